@@ -1,0 +1,34 @@
+//! Every limit of the kernel side, with its unit and its reason.
+
+/// User frames of one stack, walked with `bpf_loop` (design: deeper stacks keep a marker).
+pub const USER_FRAMES_MAX: usize = 1024;
+/// User frames of one stack, walked with tail calls: 32 calls of 8 frames, the kernel allows 33.
+pub const USER_FRAMES_TAIL_CALLS_MAX: usize = 256;
+/// Kernel frames of one stack: the kernel's own `kernel.perf_event_max_stack` default.
+pub const KERNEL_FRAMES_MAX: usize = 127;
+/// Time one walk may take before it stops with `Outcome::TimeLimit`, in nanoseconds.
+pub const WALK_NS_MAX: u64 = 500_000;
+
+/// Unwind rows in one chunk, the value size of a table map (4096 x 6 bytes = 24 KiB).
+pub const CHUNK_ROWS: usize = 4096;
+/// Chunks in one slab: an update of a map-in-map waits an RCU grace period (11.8 ms measured), so
+/// slabs are few and large.
+pub const SLAB_CHUNKS: usize = 128;
+/// Slabs in all: 64 x 128 x 4096 = 33.5 million rows.
+pub const SLABS_MAX: usize = 64;
+/// Chunks in all.
+pub const CHUNKS_MAX: usize = SLAB_CHUNKS * SLABS_MAX;
+/// Distinct unwind rules: a row holds a `u16`. 1,412 were counted on a whole developer machine.
+pub const RULES_MAX: usize = 65_536;
+
+/// Mappings in one page of the mapping table.
+pub const MAPPINGS_PER_PAGE: usize = 64;
+/// Mapping pages in all (2 KiB each).
+pub const MAPPING_PAGES_MAX: usize = 8192;
+/// Mapping pages of one process: 8,192 mappings.
+pub const MAPPING_PAGES_PER_PROCESS_MAX: usize = 128;
+/// Processes with a mapping table.
+pub const PROCESSES_MAX: usize = 32_768;
+
+const _: () = assert!(SLAB_CHUNKS.is_power_of_two() && CHUNK_ROWS.is_power_of_two());
+const _: () = assert!(CHUNKS_MAX <= u16::MAX as usize, "a mapping holds its chunk count in a u16");

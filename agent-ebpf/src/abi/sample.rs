@@ -1,0 +1,65 @@
+//! Records as they lie in the ring buffer.
+
+/// Set in a user frame whose address is exact: the interrupted leaf, or the frame that a signal
+/// interrupted. Frames without it hold return addresses and are looked up at minus one.
+/// User addresses are below 2^47 (2^56 with five-level paging), so the bit is free.
+pub const FRAME_EXACT: u64 = 1 << 63;
+
+/// What follows in the ring buffer; the first field of every record.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordKind {
+    /// A [`SampleHeader`], then `kernel_frames` and `user_frames` addresses of 8 bytes, leaf first.
+    Sample = 1,
+    /// An [`UnknownMapping`].
+    UnknownMapping = 2,
+}
+
+/// The head of an on-CPU sample.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SampleHeader {
+    /// [`RecordKind::Sample`].
+    pub kind: u32,
+    /// Logical CPU.
+    pub cpu: u32,
+    /// Process id in the initial PID namespace (the kernel's tgid).
+    pub tgid: u32,
+    /// Thread id in the initial PID namespace (the kernel's pid).
+    pub tid: u32,
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub time_ns: u64,
+    /// cgroup v2 id of the thread (inode number), 1 where only v1 is used.
+    pub cgroup_id: u64,
+    /// Generation of the mapping table that the walk used; 0 if there was none.
+    pub generation: u32,
+    /// An [`crate::Outcome`].
+    pub outcome: u16,
+    /// Number of kernel addresses that follow.
+    pub kernel_frames: u16,
+    /// Number of user addresses that follow the kernel's.
+    pub user_frames: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// Nanoseconds that the program ran for this sample (BPF time counts as the agent's CPU).
+    pub run_ns: u32,
+    /// Thread name, NUL padded.
+    pub comm: [u8; 16],
+}
+
+/// The sampler met a process or an address that no table covers; the agent is woken at once.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownMapping {
+    /// [`RecordKind::UnknownMapping`].
+    pub kind: u32,
+    /// Process id in the initial PID namespace.
+    pub tgid: u32,
+    /// The address, 0 if the whole process is unknown.
+    pub address: u64,
+    /// `CLOCK_MONOTONIC`, nanoseconds.
+    pub time_ns: u64,
+}
+
+const _: () = assert!(size_of::<SampleHeader>() == 64);
+const _: () = assert!(size_of::<UnknownMapping>() == 24);

@@ -1,0 +1,43 @@
+//! The two clocks of the agent: kernel records carry `CLOCK_MONOTONIC`, the wire carries wall time.
+//! One offset is read per window, so that a step of the wall clock never tears a window apart.
+
+/// `CLOCK_MONOTONIC`, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MonotonicNs(pub u64);
+
+/// Unix time, nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct UnixNs(pub u64);
+
+/// Wall time minus monotonic time, read once per window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WallOffset(pub i128);
+
+/// Reads `CLOCK_MONOTONIC`.
+#[must_use]
+pub fn monotonic_now() -> MonotonicNs {
+    MonotonicNs(nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)))
+}
+
+impl WallOffset {
+    /// Reads both clocks, the monotonic one before and after, and takes the middle.
+    #[must_use]
+    pub fn read() -> Self {
+        let before = monotonic_now().0;
+        let wall = nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime));
+        let after = monotonic_now().0;
+        Self(i128::from(wall) - i128::from(before.midpoint(after)))
+    }
+
+    /// The wall time of a monotonic one; saturates at the ends of `u64`.
+    #[must_use]
+    pub fn to_unix(self, time: MonotonicNs) -> UnixNs {
+        UnixNs(u64::try_from((i128::from(time.0) + self.0).max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)
+}

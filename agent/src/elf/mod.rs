@@ -1,0 +1,109 @@
+//! Foreign files: everything the agent reads from an executable or library of a process it watches.
+//! All of it stands behind [`ForeignFiles`], so that parsing can move into a process without rights.
+//! Reads are `pread` on an open descriptor, never a file mapping: a file that is truncated under a
+//! mapping kills the reader with SIGBUS.
+
+use crate::address::{ElfAddr, FileId, FileOffset};
+use crate::unwind::RowTable;
+use proto::BuildId;
+use std::os::fd::OwnedFd;
+
+/// One executable `PT_LOAD` segment (`PF_X`). Non-executable ones never take part in normalization:
+/// two segments may share a file page with different `p_vaddr - p_offset`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExecutableSegment {
+    /// `p_vaddr`.
+    pub address: ElfAddr,
+    /// `p_offset`.
+    pub file_offset: FileOffset,
+    /// `p_memsz`.
+    pub size: u64,
+}
+
+/// What a file's code is run by, as far as its own bytes show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Runtime {
+    /// Native code only.
+    Native,
+    /// A Go program.
+    Go,
+    /// An interpreter or virtual machine whose frames are not named yet.
+    Python,
+    /// As above.
+    Node,
+    /// As above.
+    Java,
+}
+
+/// What `inspect` learns from one file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFacts {
+    /// Executable segments, ascending by address.
+    pub segments: Vec<ExecutableSegment>,
+    /// GNU build id, if the file carries one.
+    pub gnu_build_id: Option<BuildId>,
+    /// Go build id, if the file carries one.
+    pub go_build_id: Option<String>,
+    /// SHA-256(first 4096 bytes, last 4096 bytes, length as big-endian u64), first 16 bytes: the
+    /// OpenTelemetry `htlhash`.
+    pub htlhash: BuildId,
+    /// Who runs the code.
+    pub runtime: Runtime,
+}
+
+/// One name for an address, innermost (inlined) first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLine {
+    /// Function as shown (demangled).
+    pub function: String,
+    /// Linkage name if it differs from `function`, else empty.
+    pub system_name: String,
+    /// Source file, empty if unknown.
+    pub file: String,
+    /// Line, 0 if unknown.
+    pub line: u32,
+}
+
+/// Why a file gave nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ForeignFileError {
+    /// Reading failed.
+    #[error("reading failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// The bytes are not what the format says.
+    #[error("malformed {what}: {detail}")]
+    Malformed {
+        /// Which structure.
+        what: &'static str,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// A named limit was reached.
+    #[error("{what} exceeds the limit of {max}")]
+    Limit {
+        /// Which limit.
+        what: &'static str,
+        /// Its value.
+        max: u64,
+    },
+}
+
+/// The one door to foreign files. `file` is an open descriptor of a regular file; implementations keep
+/// bounded caches by `id`.
+pub trait ForeignFiles: Send + Sync {
+    /// Reads the facts that normalization and identity need. Cheap: headers and notes only.
+    ///
+    /// # Errors
+    /// See [`ForeignFileError`].
+    fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError>;
+
+    /// Compiles the unwind rows of a file.
+    ///
+    /// # Errors
+    /// See [`ForeignFileError`].
+    fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError>;
+
+    /// Names addresses of one file, one answer for each, an empty list where nothing is known.
+    /// Never a neighbour's name.
+    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>>;
+}

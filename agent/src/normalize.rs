@@ -1,0 +1,92 @@
+//! From an absolute address to (file, ELF address), and from a raw sample to frames that mean the same
+//! on every host. No names are looked up here.
+
+use crate::address::{AbsAddr, ElfAddr, FileId, Pid, Tid};
+use crate::clock::MonotonicNs;
+use crate::elf::FileFacts;
+use agent_ebpf::Outcome;
+use std::sync::Arc;
+
+/// One foreign file that mappings point to. Equality of files is equality of `id`.
+#[derive(Debug)]
+pub struct MappedFile {
+    /// The agent's number for it.
+    pub id: FileId,
+    /// Path as the process sees it.
+    pub path: String,
+    /// What the file says of itself; `None` if it could not be opened (the build id of the kernel's
+    /// mmap record may still be known).
+    pub facts: Option<FileFacts>,
+    /// Build id that the kernel reported with the mapping.
+    pub kernel_build_id: Option<proto::BuildId>,
+}
+
+/// A frame that is no code address: it says something about the stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Marker {
+    /// `[unwind: <outcome>]`: the walk stopped early, at the root end of the frames.
+    Stopped(Outcome),
+    /// Frames of an interpreter or JIT whose names are to come, in one frame: `[python frames: names
+    /// to come]` and the like.
+    Interpreter(crate::elf::Runtime),
+}
+
+/// One frame of a normalized stack.
+#[derive(Clone, Debug)]
+pub enum Frame {
+    /// Code of a file. `address` is the address to look up: exact for leaves, minus one for callers.
+    Native {
+        /// The file.
+        file: Arc<MappedFile>,
+        /// Where in it.
+        address: ElfAddr,
+    },
+    /// Kernel code (text, modules, BPF programs), at the address to look up.
+    Kernel {
+        /// Where.
+        address: AbsAddr,
+    },
+    /// Code that no file backs (JIT): kept by address, named from a perf map later.
+    Anonymous {
+        /// Where.
+        address: AbsAddr,
+    },
+    /// A remark.
+    Marker(Marker),
+}
+
+/// Who ran: attributes that are the same for all samples of a process instance.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ProcessIdentity {
+    /// Process id.
+    pub pid: Pid,
+    /// Start time since boot, nanoseconds; with `pid` it names one instance.
+    pub start_time_ns: u64,
+    /// `process.executable.name`: file name of the executable.
+    pub executable_name: String,
+    /// `process.executable.path`.
+    pub executable_path: String,
+    /// `service.name`, by the rules of OpenTelemetry.
+    pub service_name: String,
+    /// `container.id`.
+    pub container_id: Option<String>,
+    /// True for a kernel thread.
+    pub kernel_thread: bool,
+}
+
+/// A sample that is ready to be folded.
+#[derive(Clone, Debug)]
+pub struct NormalizedSample {
+    /// Who ran.
+    pub process: Arc<ProcessIdentity>,
+    /// Which thread.
+    pub tid: Tid,
+    /// `thread.name`.
+    pub thread_name: Arc<str>,
+    /// `cpu.logical_number`.
+    pub cpu: u32,
+    /// When.
+    pub time: MonotonicNs,
+    /// Leaf first: kernel frames, user frames, a marker.
+    pub frames: Vec<Frame>,
+}

@@ -1,0 +1,204 @@
+//! Questions and answers: selections, merged trees, top functions, time lines. Pure: no I/O, no engine ids.
+
+use crate::profile::ProjectName;
+use proto::FrameKind;
+use std::sync::Arc;
+
+/// Half open range of time, Unix milliseconds: [from, to).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TimeRange {
+    /// First millisecond.
+    pub from_ms: i64,
+    /// First millisecond behind it.
+    pub to_ms: i64,
+}
+
+/// How a matcher compares.
+#[derive(Clone, Debug)]
+pub enum MatchOp {
+    /// `=`
+    Equal(String),
+    /// `!=`
+    NotEqual(String),
+    /// `=~`, anchored at both ends.
+    Regex(regex::Regex),
+    /// `!~`, anchored at both ends.
+    NotRegex(regex::Regex),
+}
+
+/// One matcher of a selector: label or attribute name, and the comparison. A label that is absent
+/// equals the empty string.
+#[derive(Clone, Debug)]
+pub struct Matcher {
+    /// `service`, `host`, `container`, `pod`, `executable`, or a dotted attribute name.
+    pub name: String,
+    /// How to compare.
+    pub op: MatchOp,
+}
+
+/// Which samples a question is about.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// The project.
+    pub project: ProjectName,
+    /// Profile type id: `cpu`, or the sample type's name.
+    pub profile_type: String,
+    /// The range.
+    pub range: TimeRange,
+    /// All must match.
+    pub matchers: Vec<Matcher>,
+}
+
+/// A merge.
+#[derive(Clone, Debug)]
+pub struct MergeQuery {
+    /// Which samples.
+    pub selection: Selection,
+    /// Nodes in the answer at most.
+    pub nodes_max: usize,
+    /// Functions with the largest self values that pruning must keep.
+    pub keep_self_top: usize,
+}
+
+/// A function in an answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FunctionInfo {
+    /// Shown name; `file+0xaddress` where there is none.
+    pub name: Arc<str>,
+    /// Source file.
+    pub file: Arc<str>,
+    /// First line, 0 if unknown.
+    pub line: i64,
+    /// Who runs it.
+    pub kind: FrameKind,
+    /// File name of the binary.
+    pub module: Arc<str>,
+    /// True if it has a real name.
+    pub named: bool,
+}
+
+/// A merged tree in preorder columns. Node 0 is the root (`function` 0, "total").
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlameTree {
+    /// Unit of all values (`nanoseconds` for cpu).
+    pub unit: String,
+    /// Distinct functions.
+    pub functions: Vec<FunctionInfo>,
+    /// Index into `functions`.
+    pub node_function: Vec<u32>,
+    /// Sum of the node and everything below.
+    pub node_total: Vec<i64>,
+    /// Sum of samples that end here.
+    pub node_self: Vec<i64>,
+    /// Root is 0.
+    pub node_depth: Vec<u32>,
+    /// Total of pruned children, 0 if none.
+    pub node_hidden: Vec<i64>,
+    /// True where the frame was inlined into its caller.
+    pub node_inlined: Vec<bool>,
+    /// Observations behind the tree.
+    pub samples: u64,
+    /// Sampling period of the records, nanoseconds; 0 if mixed or not said.
+    pub period_ns: u64,
+    /// Nodes that pruning left out.
+    pub hidden_nodes: u64,
+    /// Things the reader should know.
+    pub warnings: Vec<String>,
+}
+
+/// A row of the top table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionRow {
+    /// The function.
+    pub function: FunctionInfo,
+    /// Sum where it is the leaf.
+    pub self_value: i64,
+    /// Sum of stacks that hold it, each counted once (recursion safe).
+    pub total: i64,
+}
+
+/// A time line.
+#[derive(Clone, Debug)]
+pub struct TimelineQuery {
+    /// Which samples.
+    pub selection: Selection,
+    /// Split by this label or attribute; `None` gives one series.
+    pub by: Option<String>,
+    /// Width of a bucket, milliseconds.
+    pub step_ms: i64,
+    /// Series at most; the rest is added into `Timeline::other`.
+    pub series_max: usize,
+}
+
+/// The answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// Start of the first bucket, Unix milliseconds.
+    pub start_ms: i64,
+    /// Width of a bucket, milliseconds.
+    pub step_ms: i64,
+    /// Label value and sums, largest first.
+    pub series: Vec<(String, Vec<i64>)>,
+    /// The rest, if any.
+    pub other: Option<Vec<i64>>,
+}
+
+/// A row of the services page.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ServiceRow {
+    /// Service name.
+    pub service: String,
+    /// Sum.
+    pub total: i64,
+    /// Observations.
+    pub samples: u64,
+    /// Sums per bucket.
+    pub trend: Vec<i64>,
+    /// Distinct hosts.
+    pub hosts: u64,
+    /// Distinct containers.
+    pub containers: u64,
+    /// Share of the value whose leaf has a name, 0 to 1.
+    pub named_share: f64,
+}
+
+/// A label name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelName {
+    /// Name.
+    pub name: String,
+    /// Distinct values.
+    pub values: u64,
+}
+
+/// A label value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelValue {
+    /// Value.
+    pub value: String,
+    /// Observations.
+    pub samples: u64,
+}
+
+/// A profile type that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProfileTypeRow {
+    /// Id in the API: `cpu`, `off_cpu`, ...
+    pub id: String,
+    /// Unit of stored values.
+    pub unit: String,
+    /// Period of the newest record, nanoseconds; 0 if not said.
+    pub period_ns: u64,
+}
+
+/// How much of the range was observed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Coverage {
+    /// Hosts that reported in the range.
+    pub hosts: u64,
+    /// Milliseconds in the range that hosts reported, added over hosts (overlaps counted once).
+    pub host_ms: i64,
+    /// Cores = sum over hosts of value / time that this host reported; the value summed per host,
+    /// divided per host, added.
+    pub cores: f64,
+}

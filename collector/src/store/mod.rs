@@ -1,0 +1,117 @@
+//! Keeps profiles: the boundary that every engine implements, and the embedded engine. Ids of an engine
+//! never leak out of it.
+
+use crate::profile::{ProjectName, WriteBatch};
+use crate::query::{
+    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, Selection, ServiceRow,
+    Timeline, TimelineQuery,
+};
+use futures_util::future::BoxFuture;
+
+/// What happened to a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ack {
+    /// Profiles stored now.
+    pub stored: u64,
+    /// Profiles that were stored before (same id): acknowledged, not stored twice.
+    pub duplicates: u64,
+}
+
+/// Why the store refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing of the batch was stored; the sender may try again after a pause.
+    #[error("the store is busy: {0}")]
+    Busy(String),
+    /// The query asks for more than a named limit.
+    #[error("{what} exceeds the limit of {max}")]
+    Limit {
+        /// Which limit.
+        what: &'static str,
+        /// Its value.
+        max: u64,
+    },
+    /// A file operation failed; nothing of the batch was acknowledged.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done, with the path.
+        what: String,
+        /// The cause.
+        source: std::io::Error,
+    },
+    /// A stored file is damaged.
+    #[error("damaged file {path}: {detail}")]
+    Damaged {
+        /// Which file.
+        path: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A sum left the range of 64 bits.
+    #[error("the total of {0} exceeds 64 bits")]
+    Overflow(&'static str),
+}
+
+/// The answer of a store operation.
+pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
+
+/// The engine boundary. Every answer is computed from data whose append was acknowledged before the
+/// call (and possibly later data).
+pub trait ProfileStore: Send + Sync {
+    /// Resolves only when the batch is durable. A profile with an id seen before is not stored twice.
+    fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack>;
+    /// Merges a selection into a tree of functions.
+    fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree>;
+    /// Self and total by function, largest self first.
+    fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>>;
+    /// Sums per step, by label.
+    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline>;
+    /// One row per service.
+    fn services(
+        &self,
+        selection: Selection,
+        trend_buckets: usize,
+    ) -> StoreFuture<'_, Vec<ServiceRow>>;
+    /// Label names with the number of distinct values.
+    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Vec<LabelName>>;
+    /// Values of one label that begin with `prefix`, with sample counts, most first.
+    fn label_values(
+        &self,
+        selection: Selection,
+        label: String,
+        prefix: String,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<LabelValue>>;
+    /// Profile types that exist in the project.
+    fn profile_types(
+        &self,
+        project: ProjectName,
+    ) -> StoreFuture<'_, Vec<crate::query::ProfileTypeRow>>;
+    /// How much of the range hosts reported: the denominator of cores.
+    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage>;
+    /// Figures for `/metrics` and the page.
+    fn stats(&self) -> StoreFuture<'_, StoreStats>;
+    /// Writes everything out; used at shutdown and by tests.
+    fn flush(&self) -> StoreFuture<'_, ()>;
+}
+
+/// Figures of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreStats {
+    /// Bytes on disk.
+    pub disk_bytes: u64,
+    /// Limit of bytes on disk.
+    pub disk_bytes_max: u64,
+    /// Samples stored since start.
+    pub samples_stored: u64,
+    /// Profiles stored since start.
+    pub profiles_stored: u64,
+    /// Profiles that were duplicates since start.
+    pub profiles_duplicate: u64,
+    /// Segments on disk.
+    pub segments: u64,
+    /// Hours dropped because of the disk limit, since start.
+    pub hours_dropped: u64,
+    /// Bytes in the WAL.
+    pub wal_bytes: u64,
+}

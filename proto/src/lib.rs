@@ -1,0 +1,9 @@
+//! What the agent and the collector say to each other, and the words for it: the dictionary of OTLP
+//! Profiles (`otlp`), pprof messages (`pprof`) and small value types. It does no I/O.
+
+mod build_id;
+mod frame_kind;
+
+pub use build_id::BuildId;
+pub use frame_kind::FrameKind;
+pub use opentelemetry_proto;
