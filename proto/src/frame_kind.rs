@@ -11,7 +11,7 @@ pub enum FrameKind {
     Go,
     /// Rust, where a sender says so.
     Rust,
-    /// CPython.
+    /// `CPython`.
     Python,
     /// A JVM language.
     Jvm,
@@ -27,7 +27,7 @@ pub enum FrameKind {
     Dotnet,
     /// BEAM.
     Beam,
-    /// LuaJIT.
+    /// `LuaJIT`.
     Luajit,
     /// Not code: `[truncated]`, `[unwind: reason]`, a sender's abort marker.
     Marker,

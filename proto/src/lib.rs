@@ -4,6 +4,6 @@
 mod build_id;
 mod frame_kind;
 
-pub use build_id::BuildId;
+pub use build_id::{BUILD_ID_BYTES_MAX, BuildId};
 pub use frame_kind::FrameKind;
 pub use opentelemetry_proto;

@@ -1,0 +1,121 @@
+//! A window that is complete: folded samples over tables of stacks, locations and files. It never
+//! changes again, so it can be written twice with the same bytes.
+
+use super::Ledger;
+use crate::address::{AbsAddr, ElfAddr, Tid};
+use crate::clock::{MonotonicNs, UnixNs};
+use crate::elf::SourceLine;
+use crate::normalize::{MappedFile, Marker, ProcessIdentity};
+use std::sync::Arc;
+
+/// Index into [`SealedWindow::locations`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LocationIndex(pub u32);
+
+/// Index into [`SealedWindow::stacks`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackIndex(pub u32);
+
+/// What a location is: its identity within this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Code {
+    /// Code of a file: an index into [`SealedWindow::files`] and the address to look up.
+    Native {
+        /// The file.
+        file: u32,
+        /// Where in it.
+        address: ElfAddr,
+    },
+    /// Kernel code.
+    Kernel {
+        /// Where.
+        address: AbsAddr,
+    },
+    /// Code that no file backs.
+    Anonymous {
+        /// Where.
+        address: AbsAddr,
+    },
+    /// A remark.
+    Marker(Marker),
+}
+
+/// One distinct location with the names this host knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// What it is.
+    pub code: Code,
+    /// Names, innermost first; empty if nothing is known. Markers have none: their text is the
+    /// writer's.
+    pub lines: Vec<SourceLine>,
+    /// For kernel code: `vmlinux`, the module's name or `bpf`, if known.
+    pub module: Option<Arc<str>>,
+}
+
+/// Equal samples, folded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoldedSample {
+    /// Thread.
+    pub tid: Tid,
+    /// Name of the thread.
+    pub thread_name: Arc<str>,
+    /// Where it was.
+    pub stack: StackIndex,
+    /// One wall time for each observation, ascending.
+    pub times: Vec<UnixNs>,
+}
+
+/// The samples of one process instance.
+#[derive(Clone, Debug)]
+pub struct ProcessSamples {
+    /// Who ran.
+    pub process: Arc<ProcessIdentity>,
+    /// Folded samples, in the order of their first observation.
+    pub samples: Vec<FoldedSample>,
+}
+
+/// A sealed window.
+#[derive(Clone, Debug)]
+pub struct SealedWindow {
+    /// First instant covered.
+    pub start: UnixNs,
+    /// First instant behind it.
+    pub end: UnixNs,
+    /// Length by the monotonic clock, nanoseconds.
+    pub duration_ns: u64,
+    /// First instant covered, on the clock of the kernel.
+    pub start_monotonic: MonotonicNs,
+    /// Nanoseconds of CPU that one observation stands for: 1e9 / frequency.
+    pub period_ns: u64,
+    /// Samples by process instance, in the order of their first sample.
+    pub processes: Vec<ProcessSamples>,
+    /// Stacks, leaf first.
+    pub stacks: Vec<Arc<[LocationIndex]>>,
+    /// Distinct locations.
+    pub locations: Vec<Location>,
+    /// Distinct files.
+    pub files: Vec<Arc<MappedFile>>,
+    /// What became of every tick.
+    pub ledger: Ledger,
+}
+
+impl SealedWindow {
+    /// Number of observations in the window.
+    #[must_use]
+    pub fn observations(&self) -> u64 {
+        let samples = self.processes.iter().flat_map(|process| &process.samples);
+        samples.map(|sample| sample.times.len() as u64).sum()
+    }
+
+    /// The stack with this index. Indices of a sealed window are always within its tables.
+    #[must_use]
+    pub fn stack(&self, index: StackIndex) -> &[LocationIndex] {
+        &self.stacks[index.0 as usize]
+    }
+
+    /// The location with this index.
+    #[must_use]
+    pub fn location(&self, index: LocationIndex) -> &Location {
+        &self.locations[index.0 as usize]
+    }
+}
