@@ -1,7 +1,7 @@
 //! From an absolute address to (file, ELF address), and from a raw sample to frames that mean the same
 //! on every host. No names are looked up here.
 
-use crate::address::{AbsAddr, ElfAddr, FileId, Pid, Tid};
+use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::elf::FileFacts;
 use agent_ebpf::Outcome;
@@ -40,6 +40,14 @@ pub enum Frame {
         file: Arc<MappedFile>,
         /// Where in it.
         address: ElfAddr,
+    },
+    /// Code of a file that could not be read: without its segments no ELF address can be stated.
+    /// It is shown as its file, never named.
+    Unplaced {
+        /// The file; its `facts` are `None`, or none of its segments holds the mapping.
+        file: Arc<MappedFile>,
+        /// Where in it, as a file offset.
+        offset: FileOffset,
     },
     /// Kernel code (text, modules, BPF programs), at the address to look up.
     Kernel {
