@@ -1,6 +1,9 @@
 //! What the agent and the collector say to each other, and the words for it: the dictionary of OTLP
 //! Profiles (`otlp`), pprof messages (`pprof`) and small value types. It does no I/O.
 
+pub mod otlp;
+pub mod pprof;
+
 mod build_id;
 mod frame_kind;
 
