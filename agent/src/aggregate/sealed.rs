@@ -2,7 +2,7 @@
 //! changes again, so it can be written twice with the same bytes.
 
 use super::Ledger;
-use crate::address::{AbsAddr, ElfAddr, Tid};
+use crate::address::{AbsAddr, ElfAddr, FileOffset, Tid};
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
 use crate::normalize::{MappedFile, Marker, ProcessIdentity};
@@ -25,6 +25,13 @@ pub enum Code {
         file: u32,
         /// Where in it.
         address: ElfAddr,
+    },
+    /// Code of a file whose segments are unknown: no ELF address can be stated, nothing may name it.
+    Unplaced {
+        /// The file: an index into [`SealedWindow::files`].
+        file: u32,
+        /// Where in it.
+        offset: FileOffset,
     },
     /// Kernel code.
     Kernel {

@@ -118,6 +118,9 @@ impl Window {
             Frame::Native { file, address } => {
                 Code::Native { file: self.file(file)?, address: *address }
             }
+            Frame::Unplaced { file, offset } => {
+                Code::Unplaced { file: self.file(file)?, offset: *offset }
+            }
             Frame::Kernel { address } => Code::Kernel { address: *address },
             Frame::Anonymous { address } => Code::Anonymous { address: *address },
             Frame::Marker(marker) => Code::Marker(*marker),
@@ -201,7 +204,7 @@ fn named(codes: &[Code], files: &[Arc<MappedFile>], namer: &mut dyn Namer) -> Ve
                     location.module = Some(symbol.module.into());
                 }
             }
-            Code::Anonymous { .. } | Code::Marker(_) => {}
+            Code::Unplaced { .. } | Code::Anonymous { .. } | Code::Marker(_) => {}
         }
     }
     for (file, (indices, addresses)) in files.iter().zip(by_file) {

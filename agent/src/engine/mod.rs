@@ -1,10 +1,8 @@
 //! The loop: kernel records in, sealed windows out. It owns the threads, the clocks and the order of
 //! things; what a record means is decided by `process` and `normalize`, what becomes of a window by the
-//! [`WindowSink`].
+//! [`crate::aggregate::WindowSink`].
 
 use crate::address::{FileId, Pid};
-use crate::aggregate::Window;
-use crate::clock::{MonotonicNs, WallOffset};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,47 +43,4 @@ impl Default for EngineOptions {
 pub trait OpenFiles: Send + Sync {
     /// An open descriptor of the file, `None` if nobody has it any more.
     fn open(&self, id: FileId) -> Option<Arc<OwnedFd>>;
-}
-
-/// What the sampling of one window cost and lost. Every figure is a difference over the window.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// Clock ticks that had to fire: time enabled divided by the period, over all CPUs.
-    pub ticks_expected: u64,
-    /// Program runs.
-    pub runs: u64,
-    /// Runs that met the idle task.
-    pub idle: u64,
-    /// Runs of processes that were not asked for.
-    pub filtered: u64,
-    /// Samples that did not fit into the ring buffer.
-    pub lost_in_ring: u64,
-    /// Samples that came out of the ring buffer.
-    pub received: u64,
-    /// Samples that the agent dropped itself, for a limit that was reached.
-    pub dropped: u64,
-    /// Time the BPF programs ran, nanoseconds.
-    pub program_run_ns: u64,
-}
-
-/// One window, closed.
-#[derive(Debug)]
-pub struct SealedWindow {
-    /// The samples, folded.
-    pub window: Window,
-    /// First instant behind the window.
-    pub end: MonotonicNs,
-    /// Wall time of this window's monotonic times.
-    pub wall: WallOffset,
-    /// The sampling period, nanoseconds.
-    pub period_ns: u64,
-    /// What the window cost and lost.
-    pub ledger: Ledger,
-}
-
-/// Where windows go: the exporter, or the recorder. Called on the engine's thread: it must hand the
-/// window over and return, never wait for a network or a disk.
-pub trait WindowSink {
-    /// Takes a window, empty ones too: they say that the host was watched.
-    fn window(&mut self, sealed: SealedWindow, files: &Arc<dyn OpenFiles>);
 }
