@@ -55,7 +55,17 @@ fn clippy() -> Result<()> {
         "-D",
         "warnings",
     ]))?;
-    run(cargo().args(["clippy", "-p", "xtask", "--all-targets", "--quiet", "--", "-D", "warnings"]))
+    run(cargo().args([
+        "clippy",
+        "-p",
+        "xtask",
+        "--all-targets",
+        "--all-features",
+        "--quiet",
+        "--",
+        "-D",
+        "warnings",
+    ]))
 }
 
 /// The programs lint on the host's target without any BPF tool; the flag stands in for the missing
