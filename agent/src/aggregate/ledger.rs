@@ -7,31 +7,33 @@ use agent_ebpf::Outcome;
 pub const OUTCOMES: usize = Outcome::ALL.len();
 
 /// What became of the clock ticks of one window, summed over the CPUs. The ledger closes:
-/// `ticks_expected = runs + missed` and `runs = idle + shipped + lost_ring + filtered`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// `ticks_expected = runs + missed` and `runs = idle + shipped + lost_in_ring + filtered`.
+/// Every figure is a difference over the window.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// CPUs that were sampled.
     pub cpus: u64,
-    /// Ticks that the clock owed: time the perf events were enabled, divided by the period.
+    /// Clock ticks that had to fire: time enabled divided by the period, over all CPUs.
     pub ticks_expected: u64,
-    /// Runs of the BPF program.
+    /// Program runs.
     pub runs: u64,
     /// Runs that met the idle task (not sent, by design).
     pub idle: u64,
-    /// Samples put into the ring buffer.
-    pub shipped: u64,
-    /// Samples that the full ring buffer refused.
-    pub lost_ring: u64,
-    /// Runs whose process was not asked for (`record --pid`).
+    /// Runs of processes that were not asked for.
     pub filtered: u64,
-    /// Nanoseconds the programs ran: BPF time counts as the agent's CPU.
-    pub bpf_ns: u64,
-    /// Shipped samples by outcome, in the order of [`Outcome::ALL`].
+    /// Samples that the program put into the ring buffer.
+    pub shipped: u64,
+    /// Samples that did not fit into the ring buffer.
+    pub lost_in_ring: u64,
+    /// Samples that came out of the ring buffer.
+    pub received: u64,
+    /// Samples that the agent dropped itself, for a limit that was reached; what did not fit into the
+    /// window is added when it is named.
+    pub dropped: u64,
+    /// Time the BPF programs ran, nanoseconds: it counts as the agent's CPU.
+    pub program_run_ns: u64,
+    /// Received samples by outcome, in the order of [`Outcome::ALL`].
     pub outcomes: [u64; OUTCOMES],
-    /// Shipped samples that user space could not decode or attribute.
-    pub lost_decode: u64,
-    /// Shipped samples that did not fit into the window's memory. Set when the window is sealed.
-    pub lost_window: u64,
 }
 
 impl Ledger {
@@ -44,10 +46,10 @@ impl Ledger {
     /// Samples that existed and did not reach the window.
     #[must_use]
     pub const fn lost(&self) -> u64 {
-        self.lost_ring.saturating_add(self.lost_decode).saturating_add(self.lost_window)
+        self.lost_in_ring.saturating_add(self.dropped)
     }
 
-    /// Shipped samples whose stack reached its root, kernel threads included.
+    /// Received samples whose stack reached its root, kernel threads included.
     #[must_use]
     pub const fn complete(&self) -> u64 {
         self.outcomes[Outcome::Complete as usize]
@@ -61,25 +63,25 @@ impl Ledger {
             ticks_expected,
             runs,
             idle,
-            shipped,
-            lost_ring,
             filtered,
-            bpf_ns,
+            shipped,
+            lost_in_ring,
+            received,
+            dropped,
+            program_run_ns,
             outcomes,
-            lost_decode,
-            lost_window,
         } = other;
         self.cpus = self.cpus.max(*cpus);
         for (sum, value) in [
             (&mut self.ticks_expected, ticks_expected),
             (&mut self.runs, runs),
             (&mut self.idle, idle),
-            (&mut self.shipped, shipped),
-            (&mut self.lost_ring, lost_ring),
             (&mut self.filtered, filtered),
-            (&mut self.bpf_ns, bpf_ns),
-            (&mut self.lost_decode, lost_decode),
-            (&mut self.lost_window, lost_window),
+            (&mut self.shipped, shipped),
+            (&mut self.lost_in_ring, lost_in_ring),
+            (&mut self.received, received),
+            (&mut self.dropped, dropped),
+            (&mut self.program_run_ns, program_run_ns),
         ] {
             *sum = sum.saturating_add(*value);
         }

@@ -1,17 +1,19 @@
 //! Folds the samples of one window: equal (process, thread, stack) become one sample with many times.
-//! Each distinct location is named once, when the window is sealed. Not the wire format, not files:
-//! [`WindowSink`] is where they begin.
+//! Each distinct location is named once, behind the engine's back: a sealed window becomes a
+//! [`NamedWindow`]. Not the wire format, not files: [`WindowWriter`] is where they begin.
 
+mod frame;
 mod ledger;
-mod sealed;
+mod named;
 mod window;
 
 #[cfg(test)]
 mod tests;
 
+pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, file_name, marker_text};
 pub use ledger::{Ledger, OUTCOMES};
-pub use sealed::{
-    Code, FoldedSample, Location, LocationIndex, ProcessSamples, SealedWindow, StackIndex,
+pub use named::{
+    Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
 pub use window::Window;
 
@@ -31,9 +33,9 @@ pub trait Namer {
     fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol>;
 }
 
-/// Where sealed windows go: the exporter or the recorder.
-pub trait WindowSink: Send {
+/// Where named windows go: the exporter or the recorder.
+pub trait WindowWriter: Send {
     /// Takes one window; windows come in the order of time, also those without samples. It must not
-    /// wait for a network: the caller is the loop that drains the ring buffer, or a thread next to it.
-    fn accept(&mut self, window: SealedWindow);
+    /// wait for a network: the next window waits behind it.
+    fn write(&mut self, window: NamedWindow);
 }

@@ -59,10 +59,10 @@ fn sample(pid: u32, tid: u32, time: u64, addresses: &[u64]) -> NormalizedSample 
     }
 }
 
-fn seal(samples: &[NormalizedSample], namer: &mut Numbers) -> SealedWindow {
+fn seal(samples: &[NormalizedSample], namer: &mut Numbers) -> NamedWindow {
     let mut window = Window::new(MonotonicNs(100), 52_631_579);
     samples.iter().for_each(|sample| window.add(sample));
-    window.seal(MonotonicNs(200), WallOffset(1_000), Ledger::default(), namer)
+    window.into_named(MonotonicNs(200), WallOffset(1_000), Ledger::default(), namer)
 }
 
 #[test]
@@ -103,8 +103,12 @@ fn what_does_not_fit_is_counted() {
     for pid in 0..fits + 3 {
         window.add(&sample(pid, 1, 1, &[1]));
     }
-    let sealed =
-        window.seal(MonotonicNs(1), WallOffset(0), Ledger::default(), &mut Numbers::default());
-    assert_eq!(sealed.ledger.lost_window, 3);
+    let sealed = window.into_named(
+        MonotonicNs(1),
+        WallOffset(0),
+        Ledger::default(),
+        &mut Numbers::default(),
+    );
+    assert_eq!(sealed.ledger.dropped, 3);
     assert_eq!(sealed.observations(), u64::from(fits));
 }

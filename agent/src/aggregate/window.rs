@@ -1,7 +1,7 @@
-//! The open window: takes samples, keeps them folded, and gives a [`SealedWindow`] at its end.
+//! The open window: takes samples, keeps them folded, and becomes a [`NamedWindow`].
 
-use super::sealed::{
-    Code, FoldedSample, Location, LocationIndex, ProcessSamples, SealedWindow, StackIndex,
+use super::named::{
+    Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
 use super::{Ledger, Namer};
 use crate::address::{ElfAddr, FileId, Tid};
@@ -11,8 +11,8 @@ use crate::normalize::{Frame, MappedFile, NormalizedSample, ProcessIdentity};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// Folds samples until the window is sealed. Memory is bounded by `limits::WINDOW_*`; a sample that does
-/// not fit is counted and appears in [`Ledger::lost_window`].
+/// Folds samples until the window ends. Memory is bounded by `limits::WINDOW_*`; a sample that does
+/// not fit is counted and appears in [`Ledger::dropped`].
 #[derive(Debug)]
 pub struct Window {
     start: MonotonicNs,
@@ -139,16 +139,16 @@ impl Window {
         Some(index)
     }
 
-    /// Ends the window in front of `end`, names each distinct location once, and closes the account.
+    /// The window ends in front of `end`: names each distinct location once, and closes the account.
     #[must_use]
-    pub fn seal(
+    pub fn into_named(
         self,
         end: MonotonicNs,
         wall: WallOffset,
         mut ledger: Ledger,
         namer: &mut dyn Namer,
-    ) -> SealedWindow {
-        ledger.lost_window = ledger.lost_window.saturating_add(self.overflow);
+    ) -> NamedWindow {
+        ledger.dropped = ledger.dropped.saturating_add(self.overflow);
         let locations = named(&self.codes.list, &self.file_list, namer);
         let mut processes: Vec<ProcessSamples> = self
             .processes
@@ -166,7 +166,7 @@ impl Window {
             });
         }
         processes.retain(|process| !process.samples.is_empty());
-        SealedWindow {
+        NamedWindow {
             start: wall.to_unix(self.start),
             end: wall.to_unix(end),
             duration_ns: end.0.saturating_sub(self.start.0),

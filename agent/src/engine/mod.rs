@@ -1,8 +1,10 @@
 //! The loop: kernel records in, sealed windows out. It owns the threads, the clocks and the order of
 //! things; what a record means is decided by `process` and `normalize`, what becomes of a window by the
-//! [`crate::aggregate::WindowSink`].
+//! [`WindowSink`].
 
 use crate::address::{FileId, Pid};
+use crate::aggregate::Window;
+use crate::clock::{MonotonicNs, WallOffset};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,4 +45,28 @@ impl Default for EngineOptions {
 pub trait OpenFiles: Send + Sync {
     /// An open descriptor of the file, `None` if nobody has it any more.
     fn open(&self, id: FileId) -> Option<Arc<OwnedFd>>;
+}
+
+pub use crate::aggregate::Ledger;
+
+/// One window, closed.
+#[derive(Debug)]
+pub struct SealedWindow {
+    /// The samples, folded.
+    pub window: Window,
+    /// First instant behind the window.
+    pub end: MonotonicNs,
+    /// Wall time of this window's monotonic times.
+    pub wall: WallOffset,
+    /// The sampling period, nanoseconds.
+    pub period_ns: u64,
+    /// What the window cost and lost.
+    pub ledger: Ledger,
+}
+
+/// Where windows go: the exporter, or the recorder. Called on the engine's thread: it must hand the
+/// window over and return, never wait for a network or a disk.
+pub trait WindowSink {
+    /// Takes a window, empty ones too: they say that the host was watched.
+    fn window(&mut self, sealed: SealedWindow, files: &Arc<dyn OpenFiles>);
 }

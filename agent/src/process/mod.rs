@@ -1,8 +1,1 @@
-//! Which process, which executable and which container a sample belongs to, and the mapping tables of
-//! all processes in BPF. It reads `/proc` and lifecycle records; it parses no executable ([`crate::elf`])
-//! and names no address.
-
-pub mod cgroup;
-pub mod host;
-pub mod maps;
-pub mod service;
+//! Stub.

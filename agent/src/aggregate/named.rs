@@ -1,4 +1,4 @@
-//! A window that is complete: folded samples over tables of stacks, locations and files. It never
+//! A window that is complete and named: folded samples over tables of stacks, locations and files. It never
 //! changes again, so it can be written twice with the same bytes.
 
 use super::Ledger;
@@ -8,27 +8,27 @@ use crate::elf::SourceLine;
 use crate::normalize::{MappedFile, Marker, ProcessIdentity};
 use std::sync::Arc;
 
-/// Index into [`SealedWindow::locations`].
+/// Index into [`NamedWindow::locations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LocationIndex(pub u32);
 
-/// Index into [`SealedWindow::stacks`].
+/// Index into [`NamedWindow::stacks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackIndex(pub u32);
 
 /// What a location is: its identity within this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// Code of a file: an index into [`SealedWindow::files`] and the address to look up.
+    /// Code of a file: an index into [`NamedWindow::files`] and the address to look up.
     Native {
         /// The file.
         file: u32,
         /// Where in it.
         address: ElfAddr,
     },
-    /// Code of a file whose segments are unknown: no ELF address can be stated, nothing may name it.
+    /// Code of a file that could not be read: shown as its file, never named.
     Unplaced {
-        /// The file: an index into [`SealedWindow::files`].
+        /// The file.
         file: u32,
         /// Where in it.
         offset: FileOffset,
@@ -81,9 +81,9 @@ pub struct ProcessSamples {
     pub samples: Vec<FoldedSample>,
 }
 
-/// A sealed window.
+/// A sealed window with names.
 #[derive(Clone, Debug)]
-pub struct SealedWindow {
+pub struct NamedWindow {
     /// First instant covered.
     pub start: UnixNs,
     /// First instant behind it.
@@ -106,7 +106,7 @@ pub struct SealedWindow {
     pub ledger: Ledger,
 }
 
-impl SealedWindow {
+impl NamedWindow {
     /// Number of observations in the window.
     #[must_use]
     pub fn observations(&self) -> u64 {
@@ -114,7 +114,7 @@ impl SealedWindow {
         samples.map(|sample| sample.times.len() as u64).sum()
     }
 
-    /// The stack with this index. Indices of a sealed window are always within its tables.
+    /// The stack with this index. Indices of a window are always within its tables.
     #[must_use]
     pub fn stack(&self, index: StackIndex) -> &[LocationIndex] {
         &self.stacks[index.0 as usize]

@@ -1,0 +1,80 @@
+//! How a location is called where a reader sees it: its kind, and the text of what is no function.
+
+use super::named::{Code, Location};
+use crate::elf::Runtime;
+use crate::normalize::{MappedFile, Marker};
+use agent_ebpf::Outcome;
+use proto::FrameKind;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Stands for code that no file backs and that nothing names yet.
+pub const ANONYMOUS_CODE: &str = "[anonymous code]";
+/// Stands for kernel code that kallsyms does not name (or hides: `kptr_restrict`).
+pub const UNNAMED_KERNEL_CODE: &str = "[unnamed kernel code]";
+
+/// The text of a marker frame.
+#[must_use]
+pub fn marker_text(marker: Marker) -> Cow<'static, str> {
+    match marker {
+        Marker::Stopped(Outcome::DepthLimit | Outcome::TimeLimit) => "[truncated]".into(),
+        Marker::Stopped(outcome) => format!("[unwind: {}]", outcome.name()).into(),
+        Marker::Interpreter(Runtime::Python) => "[python frames: names to come]".into(),
+        Marker::Interpreter(Runtime::Node) => "[node frames: names to come]".into(),
+        Marker::Interpreter(Runtime::Java) => "[java frames: names to come]".into(),
+        Marker::Interpreter(Runtime::Go) => "[go frames: names to come]".into(),
+        Marker::Interpreter(Runtime::Native) => "[native frames: names to come]".into(),
+    }
+}
+
+impl Location {
+    /// What runs here; `files` are those of the window.
+    #[must_use]
+    pub fn kind(&self, files: &[Arc<MappedFile>]) -> FrameKind {
+        match self.code {
+            Code::Native { file, .. } => {
+                let facts = files.get(file as usize).and_then(|file| file.facts.as_ref());
+                match facts.map(|facts| facts.runtime) {
+                    Some(Runtime::Go) => FrameKind::Go,
+                    _ => FrameKind::Native,
+                }
+            }
+            Code::Unplaced { .. } | Code::Anonymous { .. } => FrameKind::Native,
+            Code::Kernel { .. } => FrameKind::Kernel,
+            Code::Marker(_) => FrameKind::Marker,
+        }
+    }
+
+    /// The text that stands for the location where it has no lines; `None` for code of a file with a
+    /// known address. `files` are those of the window.
+    #[must_use]
+    pub fn stand_in(&self, files: &[Arc<MappedFile>]) -> Option<Cow<'static, str>> {
+        match self.code {
+            Code::Native { .. } => None,
+            Code::Unplaced { file, .. } => {
+                let path = files.get(file as usize).map_or("", |file| file.path.as_str());
+                Some(format!("[{}]", file_name(path)).into())
+            }
+            Code::Kernel { .. } => Some(UNNAMED_KERNEL_CODE.into()),
+            Code::Anonymous { .. } => Some(ANONYMOUS_CODE.into()),
+            Code::Marker(marker) => Some(marker_text(marker)),
+        }
+    }
+
+    /// How the mapping of kernel code is called: `[kernel]`, `[bpf]` or the module's name; `None`
+    /// elsewhere.
+    #[must_use]
+    pub fn kernel_mapping(&self) -> Option<&str> {
+        matches!(self.code, Code::Kernel { .. }).then_some(match self.module.as_deref() {
+            None | Some("vmlinux") => "[kernel]",
+            Some("bpf") => "[bpf]",
+            Some(module) => module,
+        })
+    }
+}
+
+/// The last component of a path.
+#[must_use]
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}

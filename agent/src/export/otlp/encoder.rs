@@ -1,0 +1,117 @@
+//! From a sealed window to encoded requests: order, splitting, identities.
+
+use super::ledger;
+use super::locations::location_bytes_max;
+use super::request::{RequestBuilder, sample_bytes_max};
+use super::resource::{HostIdentity, of_agent, of_process};
+use crate::aggregate::{FoldedSample, NamedWindow};
+use crate::clock::UnixNs;
+use crate::limits;
+use prost::bytes::Bytes;
+
+/// Bytes that opening a profile and the attributes of one sample take, at most: a resource has six texts
+/// of up to `limits::EXPORT_STRING_BYTES_MAX`.
+const OPEN_BYTES_MAX: usize = 8 * limits::EXPORT_STRING_BYTES_MAX;
+
+/// What an encoder needs to know.
+#[derive(Clone, Debug)]
+pub struct EncoderSettings {
+    /// The host that the samples come from.
+    pub host: HostIdentity,
+    /// Uncompressed bytes of one request, at most.
+    pub request_bytes_max: usize,
+}
+
+/// One encoded request. Its bytes never change again.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// An `ExportProfilesServiceRequest`.
+    pub bytes: Bytes,
+    /// Profiles in it.
+    pub profiles: u64,
+    /// Observations in it.
+    pub observations: u64,
+}
+
+/// Encodes windows. One for each start of the agent: it gives out the profile ids.
+#[derive(Debug)]
+pub struct Encoder {
+    settings: EncoderSettings,
+    boot_id: [u8; 8],
+    sequence: u64,
+}
+
+impl Encoder {
+    /// An encoder with a boot id of its own.
+    ///
+    /// # Errors
+    /// If the kernel gives no random bytes.
+    pub fn new(settings: EncoderSettings) -> std::io::Result<Self> {
+        use std::io::Read as _;
+        let mut boot_id = [0; 8];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut boot_id)?;
+        Ok(Self { settings, boot_id, sequence: 0 })
+    }
+
+    /// The 8 bytes that begin each profile id of this encoder.
+    #[must_use]
+    pub const fn boot_id(&self) -> [u8; 8] {
+        self.boot_id
+    }
+
+    /// Encodes one window: at least one request, more where it is larger than a receiver accepts.
+    pub fn encode(&mut self, window: &NamedWindow) -> Vec<Request> {
+        let mut requests = Vec::new();
+        let mut request = RequestBuilder::new(window);
+        let attributes = ledger::attributes(window, &mut request.dictionary);
+        request.open_profile(of_agent(&self.settings.host), self.next_id(), attributes);
+        let location_bytes = location_bytes_max(window);
+        for process in &window.processes {
+            let mut open = false;
+            for (sample, times) in process.samples.iter().flat_map(chunks) {
+                let bytes = sample_bound(window, sample, times.len(), &location_bytes);
+                let bytes_max = self.settings.request_bytes_max;
+                if request.encoded_bytes_max() + bytes > bytes_max && request.has_samples() {
+                    let full = std::mem::replace(&mut request, RequestBuilder::new(window));
+                    requests.push(full.finish());
+                    open = false;
+                }
+                // A single stack whose names are larger than a request travels by its addresses.
+                let names = bytes <= bytes_max;
+                if !open {
+                    let resource = of_process(&self.settings.host, &process.process);
+                    request.open_profile(resource, self.next_id(), Vec::new());
+                    open = true;
+                }
+                request.add_sample(window, sample, times, names);
+            }
+        }
+        requests.push(request.finish());
+        requests
+    }
+
+    fn next_id(&mut self) -> [u8; 16] {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.boot_id);
+        id[8..].copy_from_slice(&self.sequence.to_be_bytes());
+        self.sequence = self.sequence.wrapping_add(1);
+        id
+    }
+}
+
+/// An upper bound of what a sample adds to a request, bytes, if nothing of it is there yet.
+fn sample_bound(
+    window: &NamedWindow,
+    sample: &FoldedSample,
+    timestamps: usize,
+    location_bytes: &[usize],
+) -> usize {
+    let stack = window.stack(sample.stack);
+    let locations: usize = stack.iter().map(|at| location_bytes[at.0 as usize]).sum();
+    locations + sample_bytes_max(timestamps) + OPEN_BYTES_MAX
+}
+
+/// The observations of a sample in pieces that fit into a request.
+fn chunks(sample: &FoldedSample) -> impl Iterator<Item = (&FoldedSample, &[UnixNs])> {
+    sample.times.chunks(limits::EXPORT_TIMESTAMPS_PER_SAMPLE_MAX).map(move |times| (sample, times))
+}

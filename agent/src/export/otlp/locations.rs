@@ -1,0 +1,168 @@
+//! Locations and mappings of a window as dictionary entries, each made once for a request.
+
+use crate::aggregate::{Code, Location, NamedWindow, StackIndex};
+use crate::elf::{ExecutableSegment, SourceLine};
+use crate::limits;
+use crate::normalize::MappedFile;
+use proto::FrameKind;
+use proto::otlp::profiles::Mapping;
+use proto::otlp::{AttributeValue, DictionaryBuilder, attribute};
+
+/// Where provisional native names come from: the files of this host. A receiver with a better source
+/// may replace them.
+const SYMBOL_SOURCE_HOST: &str = "host";
+
+/// Bytes a location takes besides its strings, at most: the location, its mapping with three build ids,
+/// attributes, and 5 bytes for each reference.
+const LOCATION_BYTES_MAX: usize = 512;
+/// Bytes a line takes besides its strings, at most.
+const LINE_BYTES_MAX: usize = 64;
+
+/// Dictionary indices of one window's locations and stacks within one request.
+#[derive(Debug)]
+pub(super) struct LocationIndices {
+    locations: Vec<Option<i32>>,
+    stacks: Vec<Option<i32>>,
+}
+
+impl LocationIndices {
+    pub(super) fn new(window: &NamedWindow) -> Self {
+        Self {
+            locations: vec![None; window.locations.len()],
+            stacks: vec![None; window.stacks.len()],
+        }
+    }
+
+    /// Index of a stack; `names` is false where names would not fit into any request.
+    pub(super) fn stack(
+        &mut self,
+        window: &NamedWindow,
+        index: StackIndex,
+        names: bool,
+        dictionary: &mut DictionaryBuilder,
+    ) -> i32 {
+        if let Some(known) = self.stacks[index.0 as usize] {
+            return known;
+        }
+        let locations: Vec<i32> = window
+            .stack(index)
+            .iter()
+            .map(|location| {
+                *self.locations[location.0 as usize].get_or_insert_with(|| {
+                    add_location(window, window.location(*location), names, dictionary)
+                })
+            })
+            .collect();
+        let stack = dictionary.stack(&locations);
+        self.stacks[index.0 as usize] = Some(stack);
+        stack
+    }
+}
+
+/// An upper bound of the bytes that each location adds to a request.
+pub(super) fn location_bytes_max(window: &NamedWindow) -> Vec<usize> {
+    let line_bytes = |line: &SourceLine| {
+        let SourceLine { function, system_name, file, line: _ } = line;
+        [function, system_name, file]
+            .into_iter()
+            .map(|text| text.len().min(limits::EXPORT_STRING_BYTES_MAX))
+            .fold(LINE_BYTES_MAX, usize::saturating_add)
+    };
+    let bytes = |location: &Location| {
+        let path = match location.code {
+            Code::Native { file, .. } | Code::Unplaced { file, .. } => {
+                window.files[file as usize].path.len()
+            }
+            _ => 0,
+        };
+        let lines: usize = location.lines.iter().map(line_bytes).sum();
+        LOCATION_BYTES_MAX + path.min(limits::EXPORT_STRING_BYTES_MAX) + lines
+    };
+    window.locations.iter().map(bytes).collect()
+}
+
+fn add_location(
+    window: &NamedWindow,
+    location: &Location,
+    names: bool,
+    dictionary: &mut DictionaryBuilder,
+) -> i32 {
+    let kind = location.kind(&window.files);
+    let mut attributes =
+        vec![dictionary.attribute(attribute::FRAME_TYPE, &AttributeValue::Text(kind.as_str()))];
+    let (mapping, address) = match location.code {
+        Code::Native { file, address } => {
+            let mapping = mapping(&window.files[file as usize], address.0, dictionary);
+            (dictionary.mapping(mapping), address.0)
+        }
+        // A file offset is no address of the ELF file: sent as one, it would be named wrongly.
+        Code::Unplaced { file, .. } => {
+            let mapping = mapping(&window.files[file as usize], u64::MAX, dictionary);
+            (dictionary.mapping(mapping), 0)
+        }
+        Code::Kernel { .. } => (named_mapping(location, dictionary), 0),
+        Code::Anonymous { .. } | Code::Marker(_) => (0, 0),
+    };
+    let lines: Vec<(i32, i64)> = match location.stand_in(&window.files) {
+        Some(text) if location.lines.is_empty() => vec![(dictionary.function(&text, "", "", 0), 0)],
+        _ if !names => Vec::new(),
+        _ => location.lines.iter().map(|line| add_line(line, dictionary)).collect(),
+    };
+    if matches!(kind, FrameKind::Native | FrameKind::Go) && !location.lines.is_empty() && names {
+        let value = AttributeValue::Text(SYMBOL_SOURCE_HOST);
+        attributes.push(dictionary.attribute(attribute::SYMBOL_SOURCE, &value));
+    }
+    dictionary.location(mapping, address, &lines, &attributes)
+}
+
+fn add_line(line: &SourceLine, dictionary: &mut DictionaryBuilder) -> (i32, i64) {
+    let SourceLine { function, system_name, file, line } = line;
+    let function = dictionary.function(cut(function), cut(system_name), cut(file), 0);
+    (function, i64::from(*line))
+}
+
+/// A kernel mapping has a name and nothing else.
+fn named_mapping(location: &Location, dictionary: &mut DictionaryBuilder) -> i32 {
+    let filename_strindex = dictionary.string(location.kernel_mapping().unwrap_or("[kernel]"));
+    dictionary.mapping(Mapping { filename_strindex, ..Mapping::default() })
+}
+
+/// The mapping of the executable segment that holds `address`, in addresses of the ELF file: a receiver
+/// that subtracts `memory_start` and adds `file_offset`, and one that does not, both get it right.
+fn mapping(file: &MappedFile, address: u64, dictionary: &mut DictionaryBuilder) -> Mapping {
+    let mut mapping =
+        Mapping { filename_strindex: dictionary.string(cut(&file.path)), ..Mapping::default() };
+    if let Some(segment) = segment_of(file, address) {
+        mapping.memory_start = segment.address.0;
+        mapping.memory_limit = segment.address.0.saturating_add(segment.size);
+        mapping.file_offset = segment.file_offset.0;
+    }
+    let facts = file.facts.as_ref();
+    let gnu = facts.and_then(|facts| facts.gnu_build_id.as_ref()).or(file.kernel_build_id.as_ref());
+    let mut add = |key, value: Option<String>| {
+        if let Some(value) = value {
+            let index = dictionary.attribute(key, &AttributeValue::Text(cut(&value)));
+            mapping.attribute_indices.push(index);
+        }
+    };
+    add(attribute::BUILD_ID_GNU, gnu.map(ToString::to_string));
+    add(attribute::BUILD_ID_GO, facts.and_then(|facts| facts.go_build_id.clone()));
+    add(attribute::BUILD_ID_HTLHASH, facts.map(|facts| facts.htlhash.to_string()));
+    mapping
+}
+
+fn segment_of(file: &MappedFile, address: u64) -> Option<ExecutableSegment> {
+    let segments = &file.facts.as_ref()?.segments;
+    let holds = |segment: &&ExecutableSegment| {
+        address.checked_sub(segment.address.0).is_some_and(|offset| offset < segment.size)
+    };
+    segments.iter().find(holds).copied()
+}
+
+/// The text up to the limit, cut between characters.
+pub(super) fn cut(text: &str) -> &str {
+    match text.len() {
+        0..=limits::EXPORT_STRING_BYTES_MAX => text,
+        _ => &text[..text.floor_char_boundary(limits::EXPORT_STRING_BYTES_MAX)],
+    }
+}

@@ -1,0 +1,172 @@
+//! One request under construction: resources, profiles and the dictionary they share, kept below the
+//! size that receivers accept.
+
+use super::locations::LocationIndices;
+use super::{Request, SCOPE_NAME};
+use crate::aggregate::{FoldedSample, NamedWindow};
+use crate::clock::UnixNs;
+use hashbrown::HashMap;
+use prost::Message as _;
+use proto::otlp::collector::ExportProfilesServiceRequest;
+use proto::otlp::common::InstrumentationScope;
+use proto::otlp::profiles::{Profile, ResourceProfiles, Sample, ScopeProfiles, ValueType};
+use proto::otlp::resource::Resource;
+use proto::otlp::{AttributeValue, DictionaryBuilder, attribute};
+
+/// Bytes of a sample besides its timestamps, at most: tags, lengths, four indices.
+const SAMPLE_BYTES_MAX: usize = 64;
+/// Bytes of a profile besides its samples, attributes and resource, at most.
+const PROFILE_BYTES_MAX: usize = 256;
+
+/// What every profile of a window says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowHeader {
+    pub(super) start: UnixNs,
+    pub(super) duration_ns: u64,
+    pub(super) period_ns: u64,
+}
+
+impl WindowHeader {
+    pub(super) const fn of(window: &NamedWindow) -> Self {
+        Self { start: window.start, duration_ns: window.duration_ns, period_ns: window.period_ns }
+    }
+}
+
+/// A request that is being filled.
+#[derive(Debug)]
+pub(super) struct RequestBuilder {
+    header: WindowHeader,
+    pub(super) dictionary: DictionaryBuilder,
+    pub(super) indices: LocationIndices,
+    resource_profiles: Vec<ResourceProfiles>,
+    bytes_max: usize,
+    observations: u64,
+    /// Samples of the last profile by (stack, thread id attribute, thread name attribute): two stacks of
+    /// the window may become one here, and a sample's identity should not repeat.
+    positions: HashMap<(i32, i32, i32), usize>,
+}
+
+impl RequestBuilder {
+    pub(super) fn new(window: &NamedWindow) -> Self {
+        Self {
+            header: WindowHeader::of(window),
+            dictionary: DictionaryBuilder::new(),
+            indices: LocationIndices::new(window),
+            resource_profiles: Vec::new(),
+            bytes_max: 0,
+            observations: 0,
+            positions: HashMap::new(),
+        }
+    }
+
+    /// An upper bound of the encoded size, bytes.
+    pub(super) const fn encoded_bytes_max(&self) -> usize {
+        self.bytes_max + self.dictionary.encoded_bytes_max()
+    }
+
+    /// True if it holds more than the account of the window.
+    pub(super) const fn has_samples(&self) -> bool {
+        self.observations > 0
+    }
+
+    /// Begins a profile; `attributes` are dictionary indices.
+    pub(super) fn open_profile(
+        &mut self,
+        resource: Resource,
+        profile_id: [u8; 16],
+        attributes: Vec<i32>,
+    ) {
+        let mut value_type = |kind, unit| ValueType {
+            type_strindex: self.dictionary.string(kind),
+            unit_strindex: self.dictionary.string(unit),
+        };
+        let profile = Profile {
+            sample_type: Some(value_type("samples", "count")),
+            period_type: Some(value_type("cpu", "nanoseconds")),
+            period: i64::try_from(self.header.period_ns).unwrap_or(i64::MAX),
+            time_unix_nano: self.header.start.0,
+            duration_nano: self.header.duration_ns,
+            profile_id: profile_id.to_vec(),
+            attribute_indices: attributes,
+            ..Profile::default()
+        };
+        self.bytes_max += PROFILE_BYTES_MAX + profile.encoded_len() + resource.encoded_len();
+        let scope = InstrumentationScope {
+            name: SCOPE_NAME.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..InstrumentationScope::default()
+        };
+        self.resource_profiles.push(ResourceProfiles {
+            resource: Some(resource),
+            scope_profiles: vec![ScopeProfiles {
+                scope: Some(scope),
+                profiles: vec![profile],
+                schema_url: String::new(),
+            }],
+            schema_url: String::new(),
+        });
+        self.positions.clear();
+    }
+
+    /// Adds observations of one folded sample to the profile that was opened last.
+    pub(super) fn add_sample(
+        &mut self,
+        window: &NamedWindow,
+        sample: &FoldedSample,
+        times: &[UnixNs],
+        names: bool,
+    ) {
+        let stack = self.indices.stack(window, sample.stack, names, &mut self.dictionary);
+        let thread_id = self
+            .dictionary
+            .attribute(attribute::THREAD_ID, &AttributeValue::Int(i64::from(sample.tid.0)));
+        let thread_name = self
+            .dictionary
+            .attribute(attribute::THREAD_NAME, &AttributeValue::Text(&sample.thread_name));
+        self.bytes_max += sample_bytes_max(times.len());
+        self.observations += times.len() as u64;
+        let Some(samples) = self.resource_profiles.last_mut().and_then(last_samples) else {
+            return debug_assert!(false, "a profile is opened before its samples");
+        };
+        let next = samples.len();
+        let position = *self.positions.entry((stack, thread_id, thread_name)).or_insert(next);
+        if position == next {
+            samples.push(Sample {
+                stack_index: stack,
+                attribute_indices: vec![thread_id, thread_name],
+                ..Sample::default()
+            });
+        }
+        let timestamps = &mut samples[position].timestamps_unix_nano;
+        let sorted =
+            timestamps.last().is_none_or(|last| times.first().is_none_or(|first| *last <= first.0));
+        timestamps.extend(times.iter().map(|time| time.0));
+        if !sorted {
+            timestamps.sort_unstable();
+        }
+    }
+
+    /// The encoded request.
+    pub(super) fn finish(self) -> Request {
+        let profiles = self.resource_profiles.len();
+        let message = ExportProfilesServiceRequest {
+            resource_profiles: self.resource_profiles,
+            dictionary: Some(self.dictionary.finish()),
+        };
+        Request {
+            bytes: message.encode_to_vec().into(),
+            profiles: profiles as u64,
+            observations: self.observations,
+        }
+    }
+}
+
+/// An upper bound of what a sample with so many timestamps adds to a request, bytes.
+pub(super) const fn sample_bytes_max(timestamps: usize) -> usize {
+    SAMPLE_BYTES_MAX + 8 * timestamps
+}
+
+fn last_samples(resource: &mut ResourceProfiles) -> Option<&mut Vec<Sample>> {
+    let profile = resource.scope_profiles.last_mut()?.profiles.last_mut()?;
+    Some(&mut profile.samples)
+}
