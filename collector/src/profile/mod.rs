@@ -1,7 +1,13 @@
 //! The domain model: what was received, validated, in words of this project. It is not serializable and
 //! knows neither protobuf nor JSON. A batch is self-contained: all indices point into its own tables.
 
+mod check;
+pub mod identity;
+
+pub use check::BatchError;
+
 use proto::{BuildId, FrameKind};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The name of a project: every write and read belongs to one.
@@ -30,6 +36,30 @@ pub struct SeriesLabels {
     pub pod: Arc<str>,
     /// `process.executable.name`.
     pub executable: Arc<str>,
+}
+
+impl SeriesLabels {
+    /// Label names in the order of [`Self::each`].
+    pub const NAMES: [&'static str; 5] = ["service", "host", "container", "pod", "executable"];
+
+    /// Name and value of every label.
+    #[must_use]
+    pub fn each(&self) -> [(&'static str, &Arc<str>); 5] {
+        let [service, host, container, pod, executable] = Self::NAMES;
+        [
+            (service, &self.service),
+            (host, &self.host),
+            (container, &self.container),
+            (pod, &self.pod),
+            (executable, &self.executable),
+        ]
+    }
+
+    /// The value of the label `name`; `None` if no series label has this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<str>> {
+        self.each().into_iter().find_map(|(label, value)| (label == name).then_some(value))
+    }
 }
 
 /// A file (or the kernel, or an anonymous region) that locations lie in.
@@ -85,6 +115,18 @@ pub enum AttributeValue {
     Int(i64),
     /// A truth value.
     Bool(bool),
+}
+
+impl AttributeValue {
+    /// As text, the way selectors and answers write it.
+    #[must_use]
+    pub fn text(&self) -> Cow<'_, str> {
+        match self {
+            Self::Text(text) => Cow::Borrowed(text),
+            Self::Int(number) => Cow::Owned(number.to_string()),
+            Self::Bool(truth) => Cow::Borrowed(if *truth { "true" } else { "false" }),
+        }
+    }
 }
 
 /// One attribute of a sample (`process.pid`, `thread.id`, `thread.name`, ...).
@@ -146,6 +188,18 @@ pub struct ProfileDef {
     pub samples: Vec<SampleDef>,
 }
 
+impl ProfileDef {
+    /// The sampling period in nanoseconds; 0 if it is not said or not a time.
+    #[must_use]
+    pub fn period_ns(&self) -> u64 {
+        if *self.period_type.unit == *"nanoseconds" {
+            u64::try_from(self.period).unwrap_or(0)
+        } else {
+            0
+        }
+    }
+}
+
 /// What one request adds. It is stored whole or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteBatch {
@@ -159,7 +213,7 @@ pub struct WriteBatch {
     pub locations: Vec<LocationDef>,
     /// Stacks: indices into `locations`, leaf first.
     pub stacks: Vec<Vec<u32>>,
-    /// Sets of sample attributes, each sorted by key.
+    /// Sets of sample attributes, each sorted by key, keys distinct.
     pub attribute_sets: Vec<Vec<Attribute>>,
     /// Profiles.
     pub profiles: Vec<ProfileDef>,

@@ -1,5 +1,18 @@
 //! Questions and answers: selections, merged trees, top functions, time lines. Pure: no I/O, no engine ids.
 
+mod coverage;
+mod functions;
+mod matcher;
+mod timeline;
+mod tree;
+
+pub(crate) use coverage::as_float;
+pub use coverage::{HostValues, Intervals};
+pub use functions::{FunctionNames, rows_by_self};
+pub use matcher::LabelKind;
+pub use timeline::{Buckets, TimelineBuilder, TimelineError};
+pub use tree::{MergedTree, NodeId, ShapeOptions};
+
 use crate::profile::ProjectName;
 use proto::FrameKind;
 use std::sync::Arc;
@@ -20,9 +33,9 @@ pub enum MatchOp {
     Equal(String),
     /// `!=`
     NotEqual(String),
-    /// `=~`, anchored at both ends.
+    /// `=~`; whoever builds it anchors the expression at both ends (`^(?:…)$`).
     Regex(regex::Regex),
-    /// `!~`, anchored at both ends.
+    /// `!~`; anchored like `Regex`.
     NotRegex(regex::Regex),
 }
 
@@ -41,7 +54,7 @@ pub struct Matcher {
 pub struct Selection {
     /// The project.
     pub project: ProjectName,
-    /// Profile type id: `cpu`, or the sample type's name.
+    /// Profile type id: `cpu`, or the sample type's name; `name:unit` where one name has several units.
     pub profile_type: String,
     /// The range.
     pub range: TimeRange,
@@ -60,8 +73,23 @@ pub struct MergeQuery {
     pub keep_self_top: usize,
 }
 
+/// A sum left the range of 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the total of {0} exceeds 64 bits")]
+pub struct Overflow(pub &'static str);
+
+impl Overflow {
+    /// The sum in 64 bits.
+    ///
+    /// # Errors
+    /// If it does not fit.
+    pub fn check(sum: i128, what: &'static str) -> Result<i64, Self> {
+        i64::try_from(sum).ok().ok_or(Self(what))
+    }
+}
+
 /// A function in an answer.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionInfo {
     /// Shown name; `file+0xaddress` where there is none.
     pub name: Arc<str>,
@@ -133,7 +161,7 @@ pub struct TimelineQuery {
 /// The answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Timeline {
-    /// Start of the first bucket, Unix milliseconds.
+    /// Start of the first bucket, Unix milliseconds: `from` of the range, whoever asks aligns it.
     pub start_ms: i64,
     /// Width of a bucket, milliseconds.
     pub step_ms: i64,
@@ -141,6 +169,11 @@ pub struct Timeline {
     pub series: Vec<(String, Vec<i64>)>,
     /// The rest, if any.
     pub other: Option<Vec<i64>>,
+    /// Cores of each series of `series`, by bucket: sum over hosts of value / time of the bucket that
+    /// this host reported. Meaningful where the unit is nanoseconds.
+    pub series_cores: Vec<Vec<f64>>,
+    /// Cores of `other`.
+    pub other_cores: Option<Vec<f64>>,
 }
 
 /// A row of the services page.
@@ -152,8 +185,12 @@ pub struct ServiceRow {
     pub total: i64,
     /// Observations.
     pub samples: u64,
+    /// Cores over the whole range: sum over hosts of value / time that this host reported.
+    pub cores: f64,
     /// Sums per bucket.
     pub trend: Vec<i64>,
+    /// Cores per bucket.
+    pub trend_cores: Vec<f64>,
     /// Distinct hosts.
     pub hosts: u64,
     /// Distinct containers.
@@ -183,7 +220,7 @@ pub struct LabelValue {
 /// A profile type that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileTypeRow {
-    /// Id in the API: `cpu`, `off_cpu`, ...
+    /// Id in the API: `cpu`, `off_cpu`, ...; `name:unit` where the project has the name in several units.
     pub id: String,
     /// Unit of stored values.
     pub unit: String,

@@ -1,10 +1,13 @@
 //! Keeps profiles: the boundary that every engine implements, and the embedded engine. Ids of an engine
 //! never leak out of it.
 
-use crate::profile::{ProjectName, WriteBatch};
+pub mod memory;
+
+use crate::limits;
+use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};
 use crate::query::{
-    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, Selection, ServiceRow,
-    Timeline, TimelineQuery,
+    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, Overflow, ProfileTypeRow,
+    Selection, ServiceRow, Timeline, TimelineError, TimelineQuery,
 };
 use futures_util::future::BoxFuture;
 
@@ -23,6 +26,9 @@ pub enum StoreError {
     /// Nothing of the batch was stored; the sender may try again after a pause.
     #[error("the store is busy: {0}")]
     Busy(String),
+    /// The batch breaks a rule of the domain model; nothing of it was stored and trying again is no use.
+    #[error("the batch is not valid: {0}")]
+    Invalid(#[from] BatchError),
     /// The query asks for more than a named limit.
     #[error("{what} exceeds the limit of {max}")]
     Limit {
@@ -50,6 +56,27 @@ pub enum StoreError {
     /// A sum left the range of 64 bits.
     #[error("the total of {0} exceeds 64 bits")]
     Overflow(&'static str),
+}
+
+impl From<Overflow> for StoreError {
+    fn from(Overflow(what): Overflow) -> Self {
+        Self::Overflow(what)
+    }
+}
+
+impl From<TimelineError> for StoreError {
+    fn from(error: TimelineError) -> Self {
+        let max = |value: usize| value as u64;
+        match error {
+            TimelineError::Buckets => {
+                Self::Limit { what: "buckets", max: max(limits::TIMELINE_BUCKETS_MAX) }
+            }
+            TimelineError::Cells => {
+                Self::Limit { what: "cells of a time line", max: max(limits::TIMELINE_CELLS_MAX) }
+            }
+            TimelineError::Overflow(overflow) => overflow.into(),
+        }
+    }
 }
 
 /// The answer of a store operation.
@@ -83,10 +110,7 @@ pub trait ProfileStore: Send + Sync {
         limit: usize,
     ) -> StoreFuture<'_, Vec<LabelValue>>;
     /// Profile types that exist in the project.
-    fn profile_types(
-        &self,
-        project: ProjectName,
-    ) -> StoreFuture<'_, Vec<crate::query::ProfileTypeRow>>;
+    fn profile_types(&self, project: ProjectName) -> StoreFuture<'_, Vec<ProfileTypeRow>>;
     /// How much of the range hosts reported: the denominator of cores.
     fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage>;
     /// Figures for `/metrics` and the page.
@@ -114,4 +138,22 @@ pub struct StoreStats {
     pub hours_dropped: u64,
     /// Bytes in the WAL.
     pub wal_bytes: u64,
+}
+
+/// The rows of [`ProfileStore::profile_types`] from distinct types and their newest period: a name that
+/// exists in several units is told apart by its unit.
+fn type_rows(types: impl Iterator<Item = (ValueType, u64)>) -> Vec<ProfileTypeRow> {
+    let mut types: Vec<(ValueType, u64)> = types.collect();
+    types.sort();
+    let units = |kind: &str| types.iter().filter(|(known, _)| *known.kind == *kind).count();
+    let row = |(known, period_ns): &(ValueType, u64)| ProfileTypeRow {
+        id: if units(&known.kind) > 1 {
+            format!("{}:{}", known.kind, known.unit)
+        } else {
+            known.kind.to_string()
+        },
+        unit: known.unit.to_string(),
+        period_ns: *period_ns,
+    };
+    types.iter().map(row).collect()
 }

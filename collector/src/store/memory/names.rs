@@ -1,0 +1,107 @@
+//! What the oracle knows of locations and functions: the best names seen.
+
+use crate::profile::WriteBatch;
+use crate::profile::identity::{
+    self, BatchIdentities, DisplayQuality, LineQuality, function_identity, module_name,
+};
+use crate::query::{FunctionInfo, FunctionNames};
+use hashbrown::HashMap;
+use proto::FrameKind;
+use std::sync::Arc;
+
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    locations: HashMap<u128, Location>,
+    functions: HashMap<u128, (DisplayQuality, FunctionInfo)>,
+}
+
+#[derive(Debug)]
+struct Location {
+    quality: LineQuality,
+    /// Identities of functions, innermost first; never empty.
+    functions: Vec<u128>,
+}
+
+impl Names {
+    pub(super) fn learn(&mut self, batch: &WriteBatch, identities: &BatchIdentities) {
+        for (at, location) in batch.locations.iter().enumerate() {
+            let module = location
+                .mapping
+                .map_or("", |mapping| module_name(&batch.mappings[mapping as usize].filename));
+            let mut functions = Vec::new();
+            for line in &location.lines {
+                let function = &batch.functions[line.function as usize];
+                if !identity::is_named(function) {
+                    continue;
+                }
+                let id = function_identity(location.kind, module, function);
+                functions.push(id);
+                let info = FunctionInfo {
+                    name: identity::shown_name(function).into(),
+                    file: Arc::clone(&function.file),
+                    line: function.start_line,
+                    kind: location.kind,
+                    module: module.into(),
+                    named: true,
+                };
+                self.show(id, identity::display_quality(function), info);
+            }
+            if functions.is_empty() {
+                let name = identity::unnamed_name(module, location.address);
+                functions.push(self.unnamed(location.kind, module, &name));
+            }
+            let (id, quality) = (identities.locations[at], identities.qualities[at]);
+            let known =
+                self.locations.entry(id).or_insert_with(|| Location { quality, functions: vec![] });
+            if known.functions.is_empty() || quality > known.quality {
+                *known = Location { quality, functions };
+            }
+        }
+    }
+
+    /// Functions of a location, innermost first.
+    pub(super) fn functions(&self, location: u128) -> &[u128] {
+        self.locations.get(&location).map_or(&[], |known| &known.functions)
+    }
+
+    pub(super) fn is_named(&self, function: u128) -> bool {
+        self.functions.get(&function).is_some_and(|(_, info)| info.named)
+    }
+
+    fn unnamed(&mut self, kind: FrameKind, module: &str, name: &str) -> u128 {
+        let id = identity::unnamed_identity(kind, module, name);
+        let info = FunctionInfo {
+            name: name.into(),
+            file: "".into(),
+            line: 0,
+            kind,
+            module: module.into(),
+            named: false,
+        };
+        self.show(id, DisplayQuality::default(), info);
+        id
+    }
+
+    fn show(&mut self, id: u128, quality: DisplayQuality, info: FunctionInfo) {
+        let known = self.functions.entry(id).or_insert_with(|| (quality, info.clone()));
+        if quality > known.0 {
+            *known = (quality, info);
+        }
+    }
+}
+
+/// Functions numbered for one answer.
+pub(super) struct Numbered<'a> {
+    pub(super) names: &'a Names,
+    pub(super) identities: Vec<u128>,
+}
+
+impl FunctionNames for Numbered<'_> {
+    fn info(&self, function: u32) -> FunctionInfo {
+        self.names.functions[&self.identities[function as usize]].1.clone()
+    }
+
+    fn identity(&self, function: u32) -> u128 {
+        self.identities[function as usize]
+    }
+}
