@@ -3,6 +3,15 @@
 //! Reads are `pread` on an open descriptor, never a file mapping: a file that is truncated under a
 //! mapping kills the reader with SIGBUS.
 
+mod dynamic;
+pub(crate) mod headers;
+mod inspect;
+mod local;
+mod notes;
+pub(crate) mod source;
+
+pub use local::LocalFiles;
+
 use crate::address::{ElfAddr, FileId, FileOffset};
 use crate::unwind::RowTable;
 use proto::BuildId;

@@ -1,6 +1,9 @@
 //! Names that only this host can give (kernel, modules, BPF programs), and provisional names for native
 //! code from the files that are there. A name is looked up once per location and window, not per sample.
 
+pub mod demangle;
+pub(crate) mod native;
+
 use crate::address::AbsAddr;
 
 /// A kernel function.

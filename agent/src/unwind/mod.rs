@@ -1,6 +1,14 @@
 //! Unwind tables: compiled here from `.eh_frame`, `.debug_frame` and Go's pclntab into rows, loaded into
 //! BPF memory by `bpf`. Nothing here walks a stack.
 
+mod builder;
+mod cfi;
+mod compile;
+mod rule;
+
+pub(crate) use compile::unwind_rows;
+pub use compile::unwind_rows_from_bytes;
+
 use agent_ebpf::UnwindRule;
 
 /// The compiled rows of one file, sorted by address. `pcs[i]` starts a range that ends at `pcs[i + 1]`;
@@ -17,3 +25,16 @@ pub struct RowTable {
     /// The distinct rules of this table.
     pub rules: Vec<UnwindRule>,
 }
+
+impl RowTable {
+    /// The rule at an ELF address, as the walker in the kernel finds it.
+    #[must_use]
+    pub fn rule_at(&self, address: u64) -> Option<UnwindRule> {
+        let pc = address.checked_sub(self.base).and_then(|pc| u32::try_from(pc).ok())?;
+        let row = self.pcs.partition_point(|&start| start <= pc).checked_sub(1)?;
+        self.rules.get(usize::from(*self.rule_indices.get(row)?)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,138 @@
+//! Names for native code from the file itself: the symbol tables say which function, its own debug
+//! information adds lines and inlined functions. Separate debug files are the collector's.
+
+mod debug_info;
+mod recent;
+mod symbols;
+
+use crate::address::{ElfAddr, FileId};
+use crate::elf::headers::Elf;
+use crate::elf::source::Source;
+use crate::elf::{ForeignFileError, SourceLine};
+use crate::limits::{NAMES_CACHED_MAX, SYMBOL_TABLES_BYTES_MAX};
+use crate::symbolize::demangle::demangle;
+use debug_info::{Chain, DebugInfo};
+use recent::Recent;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use symbols::SymbolTable;
+
+/// The names of all native files, with bounded memory.
+#[derive(Debug)]
+pub(crate) struct NativeNames {
+    state: Mutex<State>,
+    debug_info: DebugInfo,
+}
+
+#[derive(Debug)]
+struct State {
+    answers: Recent<(FileId, ElfAddr), Arc<Vec<SourceLine>>>,
+    tables: Recent<FileId, Arc<SymbolTable>>,
+}
+
+impl Default for NativeNames {
+    fn default() -> Self {
+        let state = State {
+            answers: Recent::new(NAMES_CACHED_MAX),
+            tables: Recent::new(SYMBOL_TABLES_BYTES_MAX),
+        };
+        Self { state: Mutex::new(state), debug_info: DebugInfo::start() }
+    }
+}
+
+impl NativeNames {
+    /// See [`crate::elf::ForeignFiles::names`].
+    pub(crate) fn names(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        addresses: &[ElfAddr],
+    ) -> Vec<Vec<SourceLine>> {
+        // A panic while the lock was held can only have lost entries of a cache.
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<Option<Arc<Vec<SourceLine>>>> =
+            addresses.iter().map(|&address| state.answers.get(&(id, address))).collect();
+        let missing: Vec<ElfAddr> = addresses
+            .iter()
+            .zip(&found)
+            .filter_map(|(&address, found)| found.is_none().then_some(address))
+            .collect();
+        if !missing.is_empty() {
+            let (answers, final_answer) = self.look_up(&mut state, id, file, &missing);
+            let mut answers = missing.into_iter().zip(answers.into_iter().map(Arc::new));
+            for slot in found.iter_mut().filter(|slot| slot.is_none()) {
+                let Some((address, answer)) = answers.next() else { break };
+                if final_answer {
+                    state.answers.insert((id, address), Arc::clone(&answer), 1);
+                }
+                *slot = Some(answer);
+            }
+        }
+        found.into_iter().map(|answer| answer.map_or_else(Vec::new, |a| (*a).clone())).collect()
+    }
+
+    /// Answers in the order of `addresses`, and whether asking again would give the same.
+    fn look_up(
+        &self,
+        state: &mut State,
+        id: FileId,
+        file: &OwnedFd,
+        addresses: &[ElfAddr],
+    ) -> (Vec<Vec<SourceLine>>, bool) {
+        let nothing = vec![Vec::new(); addresses.len()];
+        let Ok(source) = Source::file(file.as_fd()) else { return (nothing, false) };
+        let table = match state.tables.get(&id) {
+            Some(table) => table,
+            None => match read_table(source) {
+                Ok(table) => {
+                    let table = Arc::new(table);
+                    state.tables.insert(id, Arc::clone(&table), table.weight());
+                    table
+                }
+                Err(error) => {
+                    tracing::debug!(%error, file = id.0, "no symbol table");
+                    return (nothing, !matches!(error, ForeignFileError::Io(_)));
+                }
+            },
+        };
+        // blazesym computes past the end of the address space when it is asked about it.
+        let code: Vec<ElfAddr> =
+            addresses.iter().copied().filter(|address| table.is_code(address.0)).collect();
+        let (chains, complete) = self.debug_info.chains(id, file, &code);
+        let mut chains = chains.into_iter();
+        let names = addresses.iter().map(|address| {
+            let chain = if table.is_code(address.0) { chains.next().flatten() } else { None };
+            lines(table.find(source, address.0), chain)
+        });
+        (names.collect(), complete)
+    }
+}
+
+fn read_table(source: Source<'_>) -> Result<SymbolTable, ForeignFileError> {
+    SymbolTable::read(&Elf::parse(source)?)
+}
+
+/// Joins what the symbol table and the debug information say. The symbol table names the outermost
+/// function: it has the linkage name and knows of no wrong neighbour.
+fn lines(symbol: Option<String>, chain: Option<Chain>) -> Vec<SourceLine> {
+    let Some(chain) = chain else {
+        return symbol.map(|name| line(name, String::new(), 0)).into_iter().collect();
+    };
+    let mut lines: Vec<SourceLine> = Vec::with_capacity(chain.frames.len());
+    let outermost = chain.frames.len().saturating_sub(1);
+    for (index, frame) in chain.frames.into_iter().enumerate() {
+        let name = if index == outermost { symbol.clone().or(frame.name) } else { frame.name };
+        // A frame without a name says nothing to a reader.
+        lines.extend(name.map(|name| line(name, frame.file, frame.line)));
+    }
+    lines
+}
+
+fn line(linkage_name: String, file: String, line: u32) -> SourceLine {
+    let function = demangle(&linkage_name);
+    let system_name = if function == linkage_name { String::new() } else { linkage_name };
+    SourceLine { function, system_name, file, line }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Lines and inlined functions from a file's own DWARF, through blazesym.
+//!
+//! blazesym maps the files that it reads and opens whatever they link to. So it never sees a foreign
+//! file: the sections that it needs are copied by `pread` into a sealed memory file, links left out. It
+//! runs on a thread of its own (its types stay on one thread, and hostile DWARF may take long): a
+//! caller waits a bounded time and does without.
+
+mod copy;
+mod worker;
+
+use crate::address::{ElfAddr, FileId};
+use crate::limits::DEBUG_INFO_WAIT_MS_MAX;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+/// What the debug information says of one address, innermost function first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chain {
+    pub(super) frames: Vec<ChainFrame>,
+}
+
+/// One function of a chain.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct ChainFrame {
+    /// Linkage name where there is one.
+    pub(super) name: Option<String>,
+    pub(super) file: String,
+    pub(super) line: u32,
+}
+
+/// A batch for the thread.
+#[derive(Debug)]
+struct Request {
+    id: FileId,
+    file: OwnedFd,
+    addresses: Vec<ElfAddr>,
+    answer: SyncSender<Vec<Option<Chain>>>,
+}
+
+/// The door to the thread.
+#[derive(Debug)]
+pub(super) struct DebugInfo {
+    requests: Option<SyncSender<Request>>,
+}
+
+impl DebugInfo {
+    /// Starts the thread, which ends when this is dropped.
+    pub(super) fn start() -> Self {
+        // One batch at a time: the caller waits for its answer.
+        let (sender, receiver): (_, Receiver<Request>) = sync_channel(1);
+        let started = std::thread::Builder::new()
+            .name("vesta-debug-info".to_owned())
+            .spawn(move || worker::run(&receiver));
+        if let Err(error) = &started {
+            tracing::warn!(%error, "no thread for debug information: names come without lines");
+        }
+        Self { requests: started.is_ok().then_some(sender) }
+    }
+
+    /// One answer for each address, and whether asking again would give the same.
+    pub(super) fn chains(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        addresses: &[ElfAddr],
+    ) -> (Vec<Option<Chain>>, bool) {
+        let nothing = vec![None; addresses.len()];
+        let Some(requests) = &self.requests else { return (nothing, true) };
+        let Ok(file) = file.try_clone() else { return (nothing, false) };
+        let (answer, answers) = sync_channel(1);
+        let request = Request { id, file, addresses: addresses.to_vec(), answer };
+        match requests.try_send(request) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => return (nothing, false),
+            Err(TrySendError::Disconnected(_)) => return (nothing, true),
+        }
+        match answers.recv_timeout(Duration::from_millis(DEBUG_INFO_WAIT_MS_MAX)) {
+            Ok(chains) if chains.len() == addresses.len() => (chains, true),
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => (nothing, true),
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::debug!(file = id.0, "debug information takes too long, named without it");
+                (nothing, false)
+            }
+        }
+    }
+}
