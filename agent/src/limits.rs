@@ -88,3 +88,21 @@ pub const DEBUG_INFO_TOTAL_BYTES_MAX: u64 = 192 << 20;
 pub const DEBUG_INFO_WAIT_MS_MAX: u64 = 3000;
 /// Inlined functions at one address; deeper chains are cut at the outer end.
 pub const INLINED_FUNCTIONS_MAX: usize = 128;
+/// Kernel symbols kept: 61,000 functions of a distribution kernel and 100,000 of modules, doubled.
+pub const KERNEL_SYMBOLS_MAX: usize = 400_000;
+/// Bytes of kernel symbol names kept (25 bytes a name).
+pub const KERNEL_NAMES_BYTES_MAX: usize = 16 << 20;
+/// Bytes read of `/proc/kallsyms`: 122,000 lines are 5 MB, with all data symbols of a large kernel 30.
+pub const KALLSYMS_BYTES_MAX: u64 = 128 << 20;
+/// Bytes of one line of `/proc/kallsyms`: `KSYM_NAME_LEN` is 512 since Linux 6.1, and a module's name.
+pub const KALLSYMS_LINE_BYTES_MAX: usize = 1024;
+/// Shortest time between two reads of `/proc/kallsyms`, nanoseconds (one read takes about 60 ms); it
+/// doubles while reads do not bring the name that was missed.
+pub const KALLSYMS_READ_INTERVAL_NS_MIN: u64 = 10_000_000_000;
+/// Longest such time, and the age at which names of modules and BPF programs are read again before they
+/// are used, nanoseconds: their addresses are used again by others.
+pub const KALLSYMS_READ_INTERVAL_NS_MAX: u64 = 300_000_000_000;
+/// Modules or BPF programs' text: a name without a neighbour above it covers at most this much, bytes.
+pub const KERNEL_FUNCTION_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of the kernel's configuration: 250 KB on a distribution kernel.
+pub const KERNEL_CONFIG_BYTES_MAX: u64 = 4 << 20;

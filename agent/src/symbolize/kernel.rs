@@ -1,0 +1,267 @@
+//! Kernel names from `/proc/kallsyms`: the kernel itself, modules and BPF programs. It names text only,
+//! never beyond the next symbol, and says once when the kernel hides the addresses.
+
+use super::{KernelNames, KernelSymbol};
+use crate::address::AbsAddr;
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::limits::{
+    KALLSYMS_BYTES_MAX, KALLSYMS_LINE_BYTES_MAX, KALLSYMS_READ_INTERVAL_NS_MAX,
+    KALLSYMS_READ_INTERVAL_NS_MIN, KERNEL_FUNCTION_BYTES_MAX, KERNEL_NAMES_BYTES_MAX,
+    KERNEL_SYMBOLS_MAX,
+};
+use crate::process::maps::read_line;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::PathBuf;
+
+/// Module of the kernel itself.
+const CORE: &str = "vmlinux";
+
+/// One symbol: 16 bytes and its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Symbol {
+    start: u64,
+    name: u32,
+    /// 0 for a symbol that only ends the one before it.
+    name_bytes: u16,
+    /// Index into `modules`.
+    module: u16,
+}
+
+/// The symbols of one reading, ascending, one for each address.
+#[derive(Debug, Default)]
+struct SymbolTable {
+    symbols: Vec<Symbol>,
+    names: Vec<u8>,
+    modules: Vec<String>,
+    /// End of the kernel's own symbols.
+    core_end: u64,
+    /// Lines with the address zero.
+    hidden: u64,
+    /// Symbols left out because of a limit.
+    left_out: u64,
+}
+
+/// Kernel names of this host.
+#[derive(Debug)]
+pub struct KernelSymbols {
+    path: PathBuf,
+    table: SymbolTable,
+    read_at: MonotonicNs,
+    /// Time to the next reading, if an address is not found.
+    interval_ns: u64,
+    hidden_told: bool,
+}
+
+impl KernelSymbols {
+    /// Reads `kallsyms` beneath `proc_root`. Names that are hidden are said once and are `None` after.
+    #[must_use]
+    pub fn read(proc_root: &std::path::Path) -> Self {
+        let mut symbols = Self {
+            path: proc_root.join("kallsyms"),
+            table: SymbolTable::default(),
+            read_at: MonotonicNs(0),
+            interval_ns: KALLSYMS_READ_INTERVAL_NS_MIN,
+            hidden_told: false,
+        };
+        symbols.read_again(monotonic_now());
+        symbols
+    }
+
+    /// Number of addresses that have a name.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.symbols.iter().filter(|symbol| symbol.name_bytes > 0).count()
+    }
+
+    /// True if nothing can be named: the kernel hides its addresses, or the file cannot be read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Symbols that were left out because of a limit.
+    #[must_use]
+    pub const fn left_out(&self) -> u64 {
+        self.table.left_out
+    }
+
+    fn read_again(&mut self, now: MonotonicNs) {
+        self.read_at = now;
+        let table = File::open(&self.path)
+            .and_then(|file| SymbolTable::read(BufReader::with_capacity(64 << 10, file)));
+        match table {
+            Ok(table) => self.table = table,
+            Err(error) => {
+                tracing::warn!(%error, "kernel functions stay unnamed: cannot read kallsyms")
+            }
+        }
+        if self.table.symbols.is_empty() && self.table.hidden > 0 && !self.hidden_told {
+            self.hidden_told = true;
+            tracing::warn!(
+                "kernel functions stay unnamed: addresses in kallsyms are hidden \
+                 (kernel.kptr_restrict, or the capability SYSLOG is missing)"
+            );
+        }
+    }
+
+    fn kernel_at(&mut self, address: AbsAddr, now: MonotonicNs) -> Option<KernelSymbol> {
+        let age_ns = now.0.saturating_sub(self.read_at.0);
+        let core = address.0 < self.table.core_end;
+        let found = self.table.find(address.0);
+        // Core text never changes; the rest may be another module or program by now.
+        let due_ns = match (core, found.is_some()) {
+            (true, _) => return found,
+            (false, true) => KALLSYMS_READ_INTERVAL_NS_MAX,
+            (false, false) => self.interval_ns,
+        };
+        if age_ns < due_ns {
+            return found;
+        }
+        self.read_again(now);
+        let found = self.table.find(address.0);
+        self.interval_ns = if found.is_some() {
+            KALLSYMS_READ_INTERVAL_NS_MIN
+        } else {
+            self.interval_ns.saturating_mul(2).min(KALLSYMS_READ_INTERVAL_NS_MAX)
+        };
+        found
+    }
+}
+
+impl KernelNames for KernelSymbols {
+    fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol> {
+        self.kernel_at(address, monotonic_now())
+    }
+}
+
+impl SymbolTable {
+    fn read(text: impl BufRead) -> io::Result<Self> {
+        let mut text = text.take(KALLSYMS_BYTES_MAX);
+        let mut table = Self { modules: vec![CORE.to_owned()], ..Self::default() };
+        let mut line = Vec::with_capacity(KALLSYMS_LINE_BYTES_MAX);
+        while read_line(&mut text, &mut line, KALLSYMS_LINE_BYTES_MAX)? {
+            table.take_line(&line);
+        }
+        table.left_out += u64::from(text.limit() == 0);
+        table.order();
+        Ok(table)
+    }
+
+    /// `address type name[\t[module]]`.
+    fn take_line(&mut self, line: &[u8]) {
+        let mut fields = line.split(|&byte| byte == b' ' || byte == b'\t');
+        let (Some(address), Some([kind]), Some(name)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            return;
+        };
+        let Some(start) =
+            std::str::from_utf8(address).ok().and_then(|hex| u64::from_str_radix(hex, 16).ok())
+        else {
+            return;
+        };
+        // Also per-CPU offsets near zero ('A' and 'D' symbols): no code is there.
+        if start < 1 << 63 {
+            self.hidden += u64::from(start == 0);
+            return;
+        }
+        let module = fields.find(|field| !field.is_empty()).unwrap_or_default();
+        let module = module.strip_prefix(b"[").and_then(|name| name.strip_suffix(b"]"));
+        let name = if is_text(*kind) { plain_name(name) } else { b"" };
+        let fits = self.symbols.len() < KERNEL_SYMBOLS_MAX
+            && self.names.len() + name.len() <= KERNEL_NAMES_BYTES_MAX;
+        let place = (
+            u32::try_from(self.names.len()),
+            u16::try_from(name.len()),
+            self.module_index(module.unwrap_or_default()),
+        );
+        let (true, (Ok(at), Ok(name_bytes), Some(module))) = (fits, place) else {
+            self.left_out += 1;
+            return;
+        };
+        self.names.extend_from_slice(name);
+        self.symbols.push(Symbol { start, name: at, name_bytes, module });
+    }
+
+    /// Modules come one after the other, so only the last one is compared.
+    fn module_index(&mut self, module: &[u8]) -> Option<u16> {
+        if module.is_empty() {
+            return Some(0);
+        }
+        let last =
+            self.modules.last().filter(|last| self.modules.len() > 1 && last.as_bytes() == module);
+        if last.is_none() {
+            self.modules.push(String::from_utf8_lossy(module).into_owned());
+        }
+        u16::try_from(self.modules.len() - 1).ok()
+    }
+
+    /// Sorts (the file is not sorted: modules and BPF programs lie where there was room) and keeps one
+    /// name for each address, always the same one.
+    fn order(&mut self) {
+        let Self { symbols, names, .. } = self;
+        let name = |symbol: &Symbol| name_bytes(names, symbol);
+        let preference = |symbol: &Symbol| {
+            let name = name(symbol);
+            let underscores = name.iter().take_while(|&&byte| byte == b'_').count();
+            (name.is_empty(), underscores, name.len())
+        };
+        symbols.sort_unstable_by(|a, b| {
+            (a.start, preference(a), name(a)).cmp(&(b.start, preference(b), name(b)))
+        });
+        symbols.dedup_by_key(|symbol| symbol.start);
+        let core = symbols.iter().filter(|symbol| symbol.module == 0).map(|symbol| symbol.start);
+        self.core_end = core.max().map_or(0, |last| last.saturating_add(1));
+        self.symbols.shrink_to_fit();
+        self.names.shrink_to_fit();
+    }
+
+    fn find(&self, address: u64) -> Option<KernelSymbol> {
+        let at = self.symbols.partition_point(|symbol| symbol.start <= address).checked_sub(1)?;
+        let symbol = self.symbols.get(at)?;
+        let name = name_bytes(&self.names, symbol);
+        // The next symbol ends this one, or it was not the greatest start below the address.
+        let near = address.wrapping_sub(symbol.start) < KERNEL_FUNCTION_BYTES_MAX;
+        (near && !name.is_empty()).then(|| KernelSymbol {
+            name: String::from_utf8_lossy(name).into_owned(),
+            module: self.modules.get(usize::from(symbol.module)).cloned().unwrap_or_default(),
+        })
+    }
+}
+
+fn name_bytes<'a>(names: &'a [u8], symbol: &Symbol) -> &'a [u8] {
+    let start = usize::try_from(symbol.name).unwrap_or(usize::MAX);
+    let end = start.saturating_add(usize::from(symbol.name_bytes));
+    names.get(start..end).unwrap_or_default()
+}
+
+/// Text, global or local, weak too (`nm(1)`).
+const fn is_text(kind: u8) -> bool {
+    matches!(kind, b't' | b'T' | b'w' | b'W')
+}
+
+/// The name without what the compiler hangs on to tell copies apart. `.part.N` stays: the function
+/// calls its part, and both are on the stack.
+fn plain_name(name: &[u8]) -> &[u8] {
+    let mut name = name;
+    loop {
+        let Some(dot) = name.iter().rposition(|&byte| byte == b'.') else { return name };
+        let (front, last) = name.split_at(dot);
+        let numbered = last.len() > 1 && last.iter().skip(1).all(u8::is_ascii_digit);
+        let base = if numbered {
+            [&b".isra"[..], b".constprop", b".llvm", b".cold"]
+                .iter()
+                .find_map(|suffix| front.strip_suffix(*suffix))
+        } else {
+            (last == b".cold").then_some(front)
+        };
+        match base {
+            Some(base) if !base.is_empty() => name = base,
+            _ => return name,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
