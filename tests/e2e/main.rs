@@ -1,2 +1,1 @@
-//! Stub.
-fn main() {}
+//! End-to-end tests: real programs, the real kernel, real sockets, one binary. Modules in reading order.

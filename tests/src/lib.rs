@@ -1,1 +1,1 @@
-//! Stub.
+//! The harness of the end-to-end tests.

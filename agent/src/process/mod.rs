@@ -1,1 +1,8 @@
-//! Stub.
+//! Which process, which executable and which container a sample belongs to, and the mapping tables of
+//! all processes in BPF. It reads `/proc` and lifecycle records; it parses no executable ([`crate::elf`])
+//! and names no address.
+
+pub mod cgroup;
+pub mod host;
+pub mod maps;
+pub mod service;

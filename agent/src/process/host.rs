@@ -1,0 +1,327 @@
+//! The host's `/proc`: everything the agent asks about one process, bounded in bytes. Files of a process
+//! are opened beneath that process, so that containers and deleted files are right and no link leads out.
+
+use super::cgroup::CgroupIdentity;
+use super::maps::{Maps, MapsEntry};
+use super::service;
+use crate::address::{AbsAddr, Pid, Tid};
+use crate::limits::{CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, STAT_BYTES_MAX, VDSO_BYTES_MAX};
+use procfs::FromRead as _;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use std::fs::File;
+use std::io::{self, BufReader, Read as _};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+/// The first fields of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// Parent.
+    pub parent: Pid,
+    /// Start, in nanoseconds of `CLOCK_BOOTTIME` (ticks of 10 ms).
+    pub start_time_ns: u64,
+    /// Thread name of the main thread.
+    pub comm: String,
+    /// True for a kernel thread.
+    pub kernel_thread: bool,
+    /// Threads that live.
+    pub threads: u32,
+    /// True if the main thread has ended (the process too, unless it has other threads).
+    pub zombie: bool,
+}
+
+/// What makes two descriptors the same file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// Device.
+    pub device: u64,
+    /// Inode.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Last change of the contents, nanoseconds since 1970.
+    pub modified_ns: i128,
+}
+
+/// An opened file of a process.
+#[derive(Debug)]
+pub struct OpenedFile {
+    /// Read-only, regular.
+    pub descriptor: OwnedFd,
+    /// Which one.
+    pub identity: FileIdentity,
+}
+
+/// Who maps a file: a process, and one of its threads in case the main one has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Task {
+    /// Process.
+    pub pid: Pid,
+    /// A thread of it.
+    pub tid: Tid,
+}
+
+/// Why a file of a process could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A device, a pipe, or the like: it must not even be opened.
+    #[error("not a regular file")]
+    NotRegular,
+    /// Larger than the limit.
+    #[error("{size} bytes exceed the limit of {max}")]
+    TooLarge {
+        /// Bytes of the file.
+        size: u64,
+        /// The limit.
+        max: u64,
+    },
+    /// The kernel refused, or the process is gone.
+    #[error("opening failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What the process table asks of the host.
+pub trait Host: Send + Sync {
+    /// All processes.
+    ///
+    /// # Errors
+    /// When `/proc` cannot be listed.
+    fn pids(&self) -> io::Result<Vec<Pid>>;
+
+    /// The state of a process.
+    ///
+    /// # Errors
+    /// When it is gone, or shielded.
+    fn status(&self, pid: Pid) -> io::Result<ProcessStatus>;
+
+    /// Path of the executable as the process sees it.
+    ///
+    /// # Errors
+    /// When it is gone, shielded, or a kernel thread.
+    fn executable(&self, task: Task) -> io::Result<Vec<u8>>;
+
+    /// Executable mappings.
+    ///
+    /// # Errors
+    /// When it is gone, or shielded.
+    fn maps(&self, task: Task) -> io::Result<Maps>;
+
+    /// Container and unit.
+    ///
+    /// # Errors
+    /// When it is gone.
+    fn cgroup(&self, pid: Pid) -> io::Result<CgroupIdentity>;
+
+    /// The service name that its environment asks for.
+    ///
+    /// # Errors
+    /// When it is gone, or shielded.
+    fn service_name(&self, task: Task) -> io::Result<Option<String>>;
+
+    /// Opens the file behind a mapping.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    fn open(&self, task: Task, mapping: &MapsEntry) -> Result<OpenedFile, OpenError>;
+
+    /// Opens a path in the mount namespace of a process, by name alone: the caller must check that it
+    /// is the file meant.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    fn open_path(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError>;
+
+    /// The bytes of a vDSO mapping.
+    ///
+    /// # Errors
+    /// When the process is gone or shielded, or the range is too large.
+    fn vdso(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>>;
+}
+
+/// The real one.
+#[derive(Debug)]
+pub struct ProcFs {
+    root: PathBuf,
+}
+
+impl ProcFs {
+    /// Reads beneath `root`, which is `/proc` unless the host's is mounted elsewhere.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    fn of_process(&self, pid: Pid, name: &str) -> PathBuf {
+        self.root.join(format!("{}/{name}", pid.0))
+    }
+
+    fn of_thread(&self, task: Task, name: &str) -> PathBuf {
+        self.root.join(format!("{}/task/{}/{name}", task.pid.0, task.tid.0))
+    }
+
+    /// The process's entry, or its thread's: the memory of a process hangs on its threads, and the main
+    /// one loses it when it ends before the others.
+    fn try_both<T>(
+        &self,
+        task: Task,
+        name: &str,
+        read: impl Fn(&Path) -> io::Result<T>,
+    ) -> io::Result<T> {
+        read(&self.of_process(task.pid, name)).or_else(|error| {
+            if task.tid.0 == task.pid.0 {
+                return Err(error);
+            }
+            read(&self.of_thread(task, name)).map_err(|_second| error)
+        })
+    }
+
+    fn open_beneath(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {
+        let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = self
+            .try_both(task, "root", |root| Ok(rustix::fs::open(root, directory, Mode::empty())?))?;
+        let found = rustix::fs::openat2(
+            &root,
+            Path::new(std::ffi::OsStr::from_bytes(path)),
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
+        )
+        .map_err(io::Error::from)?;
+        open_regular(&found)
+    }
+}
+
+/// Opens for reading what `found`, an `O_PATH` descriptor, points to, if it is a regular file: devices
+/// and pipes must not be opened at all, because opening them may act or wait.
+fn open_regular(found: &OwnedFd) -> Result<OpenedFile, OpenError> {
+    regular_identity(found.as_fd())?;
+    let again = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let descriptor = rustix::fs::open(again, flags, Mode::empty()).map_err(io::Error::from)?;
+    let identity = regular_identity(descriptor.as_fd())?;
+    Ok(OpenedFile { descriptor, identity })
+}
+
+fn regular_identity(file: impl AsFd) -> Result<FileIdentity, OpenError> {
+    let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(OpenError::NotRegular);
+    }
+    let size = u64::try_from(stat.st_size).unwrap_or(0);
+    if size > FOREIGN_FILE_BYTES_MAX {
+        return Err(OpenError::TooLarge { size, max: FOREIGN_FILE_BYTES_MAX });
+    }
+    Ok(FileIdentity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        size,
+        modified_ns: i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec),
+    })
+}
+
+impl Host for ProcFs {
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        let mut pids = Vec::new();
+        for entry in std::fs::read_dir(&self.root)? {
+            let name = entry?.file_name();
+            pids.extend(name.to_str().and_then(|name| name.parse().ok()).map(Pid));
+        }
+        Ok(pids)
+    }
+
+    fn status(&self, pid: Pid) -> io::Result<ProcessStatus> {
+        let file = File::open(self.of_process(pid, "stat"))?;
+        let stat = procfs::process::Stat::from_read(file.take(STAT_BYTES_MAX))
+            .map_err(io::Error::other)?;
+        // `PF_KTHREAD` (include/linux/sched.h).
+        let kernel_thread = stat.flags & 0x0020_0000 != 0;
+        Ok(ProcessStatus {
+            parent: Pid(u32::try_from(stat.ppid).unwrap_or(0)),
+            start_time_ns: stat.starttime.saturating_mul(1_000_000_000 / ticks_per_second()),
+            comm: stat.comm,
+            kernel_thread,
+            threads: u32::try_from(stat.num_threads).unwrap_or(0),
+            zombie: matches!(stat.state, 'Z' | 'X' | 'x'),
+        })
+    }
+
+    fn executable(&self, task: Task) -> io::Result<Vec<u8>> {
+        let link = self.try_both(task, "exe", |path| {
+            Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes())
+        })?;
+        Ok(link)
+    }
+
+    fn maps(&self, task: Task) -> io::Result<Maps> {
+        let maps = Maps::read(BufReader::new(File::open(self.of_process(task.pid, "maps"))?))?;
+        if maps.entries.is_empty() && task.tid.0 != task.pid.0 {
+            return Maps::read(BufReader::new(File::open(self.of_thread(task, "maps"))?));
+        }
+        Ok(maps)
+    }
+
+    fn cgroup(&self, pid: Pid) -> io::Result<CgroupIdentity> {
+        let mut text = Vec::new();
+        File::open(self.of_process(pid, "cgroup"))?
+            .take(CGROUP_BYTES_MAX)
+            .read_to_end(&mut text)?;
+        Ok(CgroupIdentity::parse(&String::from_utf8_lossy(&text)))
+    }
+
+    fn service_name(&self, task: Task) -> io::Result<Option<String>> {
+        self.try_both(task, "environ", |path| {
+            service::name_in_environment(BufReader::new(File::open(path)?))
+        })
+    }
+
+    fn open(&self, task: Task, mapping: &MapsEntry) -> Result<OpenedFile, OpenError> {
+        // No leading zeros: the kernel compares the name with its own (`fs/proc/base.c`).
+        let range = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
+        let path_flags = OFlags::PATH | OFlags::CLOEXEC;
+        let by_range =
+            rustix::fs::open(self.of_process(task.pid, &range), path_flags, Mode::empty());
+        if let Ok(found) = by_range {
+            return open_regular(&found);
+        }
+        // By name: only what still has its name, and where the inode is known, this very one.
+        let is = |found: &OpenedFile| mapping.inode == 0 || found.identity.inode == mapping.inode;
+        let named = !mapping.path.ends_with(b" (deleted)") && mapping.path.starts_with(b"/");
+        if named
+            && let Ok(found) = self.open_beneath(task, &mapping.path)
+            && is(&found)
+        {
+            return Ok(found);
+        }
+        if self.executable(task)? != mapping.path {
+            return Err(io::Error::from(io::ErrorKind::NotFound).into());
+        }
+        let exe = self
+            .try_both(task, "exe", |path| Ok(rustix::fs::open(path, path_flags, Mode::empty())?))?;
+        open_regular(&exe)
+    }
+
+    fn open_path(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {
+        self.open_beneath(task, path)
+    }
+
+    fn vdso(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>> {
+        let length = end.0.checked_sub(start.0).filter(|&length| length <= VDSO_BYTES_MAX);
+        let length = length.and_then(|length| usize::try_from(length).ok());
+        let length = length.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        self.try_both(task, "mem", |path| {
+            let mut bytes = vec![0; length];
+            File::open(path)?.read_exact_at(&mut bytes, start.0)?;
+            Ok(bytes)
+        })
+    }
+}
+
+/// `USER_HZ`: the unit of times in `/proc/PID/stat`.
+fn ticks_per_second() -> u64 {
+    rustix::param::clock_ticks_per_second().max(1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Against this machine's own `/proc`: the test process is the process looked at.
+
+use super::{Host as _, OpenError, ProcFs, Task};
+use crate::address::{AbsAddr, FileOffset, Pid, Tid};
+use crate::process::maps::MapsEntry;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+fn host() -> ProcFs {
+    ProcFs::new(PathBuf::from("/proc"))
+}
+
+fn me() -> Task {
+    let pid = std::process::id();
+    Task { pid: Pid(pid), tid: Tid(pid) }
+}
+
+fn entry(path: &str) -> MapsEntry {
+    MapsEntry {
+        start: AbsAddr(0x1000),
+        end: AbsAddr(0x2000),
+        file_offset: FileOffset(0),
+        inode: 0,
+        path: path.into(),
+    }
+}
+
+#[test]
+fn own_status_and_executable() {
+    let status = host().status(me().pid).unwrap();
+    assert!(!status.kernel_thread && !status.zombie && status.threads >= 1);
+    assert!(status.start_time_ns > 0);
+    assert!(host().pids().unwrap().contains(&me().pid));
+    let path = String::from_utf8(host().executable(me()).unwrap()).unwrap();
+    assert_eq!(PathBuf::from(path), std::env::current_exe().unwrap());
+}
+
+#[test]
+fn mapped_file_opens_by_range_or_by_path() {
+    let maps = host().maps(me()).unwrap();
+    let exe = std::fs::metadata("/proc/self/exe").unwrap();
+    let mapped = maps.entries.iter().find(|map| map.inode == exe.ino()).unwrap();
+    let by_range = host().open(me(), mapped).unwrap();
+    assert_eq!(by_range.identity.inode, exe.ino());
+    assert_eq!(by_range.identity.size, exe.len());
+    // A range that is not mapped: the path decides.
+    let moved = MapsEntry { start: AbsAddr(0x1000), end: AbsAddr(0x2000), ..mapped.clone() };
+    assert_eq!(host().open(me(), &moved).unwrap().identity, by_range.identity);
+    // The path of another file: refused by its inode.
+    let other = MapsEntry { path: b"/proc/self/maps".to_vec(), ..moved };
+    assert!(matches!(host().open(me(), &other), Err(OpenError::Io(_))));
+}
+
+#[test]
+fn only_regular_files_are_opened() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    // Would wait for a writer, if it were opened in the ordinary way.
+    let found = host().open_path(me(), pipe.to_str().unwrap().as_bytes());
+    assert!(matches!(found, Err(OpenError::NotRegular)), "{found:?}");
+    let found = host().open_path(me(), b"/dev/null");
+    assert!(matches!(found, Err(OpenError::NotRegular)), "{found:?}");
+    // A magic link leads out of the process's view of files.
+    let found = host().open_path(me(), b"/proc/self/exe");
+    assert!(matches!(found, Err(OpenError::Io(_))), "{found:?}");
+    assert!(host().open(me(), &entry("/nothing/here")).is_err());
+}
+
+#[test]
+fn own_vdso_is_an_elf_file() {
+    let maps = host().maps(me()).unwrap();
+    let vdso = maps.entries.iter().find(|map| map.path == b"[vdso]").unwrap();
+    let bytes = host().vdso(me(), vdso.start, vdso.end).unwrap();
+    assert_eq!(bytes.get(..4), Some(&b"\x7fELF"[..]));
+    assert!(host().vdso(me(), AbsAddr(0), AbsAddr(1 << 40)).is_err());
+    assert!(host().vdso(me(), AbsAddr(9), AbsAddr(1)).is_err());
+}
+
+#[test]
+fn environment_of_a_child() {
+    let mut child = std::process::Command::new("sleep")
+        .arg("10")
+        .env_clear()
+        .env("SECRET", "1")
+        .env("OTEL_SERVICE_NAME", "shop")
+        .env("PATH", "/usr/bin:/bin")
+        .spawn()
+        .unwrap();
+    let task = Task { pid: Pid(child.id()), tid: Tid(child.id()) };
+    let name = host().service_name(task).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(name.as_deref(), Some("shop"));
+    assert!(host().status(task.pid).is_err(), "a reaped process is gone");
+    host().cgroup(me().pid).unwrap();
+}
+
+#[test]
+fn main_thread_that_ended_first() {
+    // Python can end its main thread alone through libc's pthread_exit.
+    let script = "import ctypes, threading, time\n\
+                  threading.Thread(target=time.sleep, args=(10,)).start()\n\
+                  print('up', flush=True)\n\
+                  ctypes.CDLL(None).pthread_exit(None)\n";
+    let Ok(mut child) = std::process::Command::new("python3")
+        .args(["-c", script])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+    else {
+        eprintln!("skipped: no python3 on this machine");
+        return;
+    };
+    let pid = Pid(child.id());
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while !host().status(pid).unwrap().zombie && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let tid = std::fs::read_dir(format!("/proc/{}/task", pid.0))
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
+        .find(|&tid| tid != pid.0)
+        .map(Tid)
+        .unwrap();
+    let task = Task { pid, tid };
+    let status = host().status(pid).unwrap();
+    let maps = host().maps(task).unwrap();
+    let libc = maps.entries.iter().find(|map| map.path.ends_with(b"/libc.so.6")).cloned();
+    let opened = libc.map(|libc| host().open(task, &libc).map(|file| file.identity.inode));
+    let path = host().executable(task);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(status.zombie && status.threads >= 1, "{status:?}");
+    assert!(opened.unwrap().unwrap() > 0, "libc opens through the living thread");
+    assert!(path.unwrap().starts_with(b"/"));
+}

@@ -1,0 +1,185 @@
+//! What compiles the BPF programs on a stable compiler: bpf-linker, and the sources of `core`, because no
+//! compiled `core` is shipped for BPF.
+
+use crate::command::{command, on_path, output, run, say};
+use crate::workspace::{cache, root};
+use anyhow::{Context as _, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// It must link the LLVM of the compiler in rust-toolchain.toml; 0.10.3 links LLVM 22, which is in 1.95.
+const BPF_LINKER: &str = "0.10.3";
+
+/// A folder with the Rust library, for a compiler whose own sysroot has none. The variable is internal to
+/// Cargo's tests; it works in 1.95, and the sysroot need not be written.
+const SOURCE_ROOT: &str = "__CARGO_TESTS_ONLY_SRC_ROOT";
+
+/// Where the tools are.
+#[derive(Clone, Debug)]
+pub(crate) struct BpfTools {
+    linker_folder: PathBuf,
+    rust_source: Option<PathBuf>,
+}
+
+impl BpfTools {
+    /// Makes the tools known to a cargo that compiles package `agent`.
+    pub(crate) fn apply(&self, cargo: &mut Command) -> Result<()> {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders =
+            std::iter::once(self.linker_folder.clone()).chain(std::env::split_paths(&path));
+        cargo.env("PATH", std::env::join_paths(folders).context("PATH")?);
+        if let Some(source) = &self.rust_source {
+            cargo.env(SOURCE_ROOT, source);
+        }
+        Ok(())
+    }
+}
+
+/// Finds or fetches both.
+pub(crate) fn bpf_tools() -> Result<BpfTools> {
+    Ok(BpfTools { linker_folder: bpf_linker()?, rust_source: rust_source()? })
+}
+
+/// The folder with bpf-linker.
+fn bpf_linker() -> Result<PathBuf> {
+    let folder = cache(&format!("bpf-linker-{BPF_LINKER}"))?;
+    if !folder.join("bin/bpf-linker").is_file() {
+        say(&format!("building bpf-linker {BPF_LINKER} into {} (once, minutes)", folder.display()));
+        let version = format!("={BPF_LINKER}");
+        let mut install = crate::build::cargo();
+        install.args(["install", "--locked", "--quiet", "bpf-linker", "--version", &version]);
+        // Its own target folder: the workspace's flags and lock are not its business.
+        install.arg("--root").arg(&folder).current_dir("/").env_remove("CARGO_TARGET_DIR");
+        install.env("RUSTUP_TOOLCHAIN", toolchain()?);
+        run(&mut install).with_context(|| {
+            format!("bpf-linker cannot be had; cure: cargo install --locked bpf-linker --version {BPF_LINKER} --root {}", folder.display())
+        })?;
+    }
+    Ok(folder.join("bin"))
+}
+
+/// The toolchain that builds this project; outside the repository another one could be chosen.
+fn toolchain() -> Result<String> {
+    if let Ok(name) = std::env::var("RUSTUP_TOOLCHAIN") {
+        return Ok(name);
+    }
+    let file = root().join("rust-toolchain.toml");
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let channel = text.lines().find_map(|line| line.strip_prefix("channel = "));
+    Ok(channel.context("rust-toolchain.toml names no channel")?.trim_matches('"').to_owned())
+}
+
+/// The folder to name in [`SOURCE_ROOT`], or none if the sysroot has the sources.
+fn rust_source() -> Result<Option<PathBuf>> {
+    let sysroot = output(command("rustc").args(["--print", "sysroot"]).current_dir(root()))?;
+    let installed = Path::new(sysroot.trim()).join("lib/rustlib/src/rust/library");
+    if is_library(&installed) {
+        return Ok(None);
+    }
+    let release = rustc_release()?;
+    let unpacked = cache(&format!("rust-src-{release}"))?;
+    let library = unpacked.join("usr/src").join(format!("rustc-{release}")).join("library");
+    if is_library(&library) {
+        return Ok(Some(library));
+    }
+    say("adding the component rust-src (once)");
+    let component = with_rustup(&installed);
+    let Err(no_component) = component else { return Ok(None) };
+    say(&format!("no component ({no_component:#}); looking for Debian's package"));
+    from_debian(&release, &unpacked).with_context(|| {
+        format!("rust-src of {release} cannot be had; cure: rustup component add rust-src")
+    })?;
+    if !is_library(&library) {
+        bail!("Debian's rust-src has no {}", library.display());
+    }
+    Ok(Some(library))
+}
+
+fn is_library(folder: &Path) -> bool {
+    folder.join("core/src/lib.rs").is_file() && folder.join("Cargo.lock").is_file()
+}
+
+fn rustc_release() -> Result<String> {
+    let version = output(command("rustc").args(["-vV"]).current_dir(root()))?;
+    let release = version.lines().find_map(|line| line.strip_prefix("release: "));
+    Ok(release.context("rustc -vV names no release")?.to_owned())
+}
+
+fn with_rustup(library: &Path) -> Result<()> {
+    if on_path("rustup").is_none() {
+        bail!("rustup is not installed");
+    }
+    run(command("rustup").args(["component", "add", "rust-src"]).current_dir(root()))?;
+    if !is_library(library) {
+        bail!("rustup brought no {}", library.display());
+    }
+    Ok(())
+}
+
+/// Fetches the package of exactly this release from the suites where Debian keeps newer compilers, with
+/// lists of its own: no source of the machine is changed, and root is not needed.
+fn from_debian(release: &str, folder: &Path) -> Result<()> {
+    let state = folder.join("apt");
+    std::fs::create_dir_all(state.join("lists/partial"))?;
+    std::fs::create_dir_all(state.join("archives/partial"))?;
+    let sources = state.join("sources.list");
+    let mirror = debian_mirror()?;
+    let suites = ["trixie-backports", "forky", "sid"];
+    let lines = suites.map(|suite| {
+        format!(
+            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n"
+        )
+    });
+    std::fs::write(&sources, lines.concat())?;
+    let apt_get = |arguments: &[&str]| {
+        let mut apt_get = command("apt-get");
+        apt_get.args([
+            "--quiet=2",
+            "-o",
+            "Dir::Etc::SourceParts=/dev/null",
+            "-o",
+            "APT::Sandbox::User=",
+        ]);
+        apt_get.arg("-o").arg(format!("Dir::Etc::SourceList={}", sources.display()));
+        apt_get.arg("-o").arg(format!("Dir::State::Lists={}/lists", state.display()));
+        apt_get.arg("-o").arg(format!("Dir::Cache={}", state.display()));
+        apt_get.args(arguments).current_dir(folder);
+        apt_get
+    };
+    run(&mut apt_get(&["update"]))?;
+    let mut madison = command("apt-cache");
+    madison.args(apt_get(&[]).get_args().skip(1)).args(["madison", "rust-src"]);
+    let versions = output(&mut madison)?;
+    let wanted = versions
+        .lines()
+        .filter_map(|line| line.split('|').nth(1))
+        .map(str::trim)
+        .find(|version| version.split(['+', '-', '~']).next() == Some(release));
+    let wanted = wanted.with_context(|| format!("no suite has rust-src {release}"))?;
+    run(&mut apt_get(&["download", &format!("rust-src={wanted}")]))?;
+    let package = std::fs::read_dir(folder)?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .find(|path| path.extension().is_some_and(|ending| ending == "deb"))
+        .context("apt-get download left no package")?;
+    run(command("dpkg-deb").arg("--extract").arg(&package).arg(folder))?;
+    std::fs::remove_file(package)?;
+    std::fs::remove_dir_all(state)?;
+    Ok(())
+}
+
+/// The mirror that this machine uses for Debian itself.
+fn debian_mirror() -> Result<String> {
+    let targets = output(command("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(ORIGIN) $(RELEASE) $(REPO_URI)",
+        "Created-By: Packages",
+    ]))?;
+    let mirror = targets
+        .lines()
+        .filter_map(|line| line.strip_prefix("Debian "))
+        .filter_map(|line| line.split_once(' '))
+        .find(|(release, _)| !release.contains('-'));
+    mirror.map(|(_, uri)| uri.to_owned()).context("apt knows no Debian mirror; run apt-get update")
+}

@@ -1,0 +1,17 @@
+//! What the commands need and how it is had: tools that are on the machine are taken, the others go into
+//! the cache folder (or, as root, come from the distribution). Each function is silent when there is
+//! nothing to do, and an error says what is missing and what a person can do about it.
+
+mod bpf;
+mod collector;
+mod debian;
+mod go;
+mod npm;
+mod python;
+
+pub(crate) use bpf::bpf_tools;
+pub(crate) use collector::opentelemetry_collector;
+pub(crate) use debian::program;
+pub(crate) use go::go;
+pub(crate) use npm::npm_packages;
+pub(crate) use python::python;

@@ -1,0 +1,267 @@
+//! `cargo xtask test`: every test that this machine and this user can run, in stages, each with its minutes
+//! beside the budget of .ci/budget.tsv.
+//!
+//! The stages: `unit` (every package), `page` (the page's own tests), then one for each module of
+//! tests/e2e. All are built with the one profile `dev`. Tests find what they need through VESTA_* variables that
+//! are set here; a tool that cannot be had is named with its cure, and the tests that need it say so.
+
+use crate::build::{PACKAGES, cargo, cargo_with_bpf, programs};
+use crate::command::{command, print, run, say};
+use crate::setup;
+use crate::test_output::{Counts, read};
+use crate::workspace::{is_root, root};
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use std::io::BufReader;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+/// What to run.
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Stages to run: `unit`, `page`, or modules of tests/e2e; all if none is named.
+    stages: Vec<String>,
+    /// Only tests whose name contains this.
+    #[arg(long)]
+    filter: Option<String>,
+    /// Name the stages and their budgets, run nothing.
+    #[arg(long)]
+    list: bool,
+}
+
+/// A stage that was run.
+struct Ran {
+    stage: String,
+    minutes: f64,
+    counts: Counts,
+    succeeded: bool,
+}
+
+/// Runs the stages and prints the table and the closing line.
+pub(crate) fn test(args: &TestArgs) -> Result<()> {
+    let known = stages()?;
+    if args.list {
+        known.iter().for_each(|stage| print(&format!("{stage}\t{}", budget(stage))));
+        return Ok(());
+    }
+    if let Some(unknown) = args.stages.iter().find(|&stage| !known.contains(stage)) {
+        bail!("no stage {unknown}; there are: {}", known.join(" "));
+    }
+    let wanted = |stage: &String| args.stages.is_empty() || args.stages.contains(stage);
+    let stages: Vec<String> = known.into_iter().filter(wanted).collect();
+    let mut ran = Vec::new();
+    let start = Instant::now();
+    let tools = Tools::find(&stages);
+    ran.push(Ran::since("set-up", start));
+    let start = Instant::now();
+    let folder = programs(false)?;
+    compile_tests()?;
+    ran.push(Ran::since("build", start));
+    for stage in stages {
+        say(&format!("stage {stage}"));
+        let start = Instant::now();
+        let result = perform(&stage, &tools, &folder, args.filter.as_deref());
+        let (counts, succeeded) = result.with_context(|| format!("stage {stage}"))?;
+        ran.push(Ran { counts, succeeded, ..Ran::since(&stage, start) });
+    }
+    report(&ran, &tools)
+}
+
+impl Ran {
+    fn since(stage: &str, start: Instant) -> Self {
+        let minutes = start.elapsed().as_secs_f64() / 60.0;
+        Self { stage: stage.to_owned(), minutes, counts: Counts::default(), succeeded: true }
+    }
+}
+
+/// Prints minutes against the budget, then the closing line; fails if anything failed.
+fn report(ran: &[Ran], tools: &Tools) -> Result<()> {
+    print("stage\tminutes\tbudget\tpassed\tfailed\tskipped");
+    let mut total = Counts::default();
+    for Ran { stage, minutes, counts, succeeded } in ran {
+        let Counts { passed, failed, skipped } = counts;
+        let allowed = budget(stage);
+        let over = allowed.parse().is_ok_and(|allowed: f64| *minutes > allowed);
+        let note = match (succeeded, over) {
+            (false, _) => "\tFAILED",
+            (true, true) => "\tover its budget",
+            (true, false) => "",
+        };
+        print(&format!("{stage}\t{minutes:.1}\t{allowed}\t{passed}\t{failed}\t{skipped}{note}"));
+        total += *counts;
+    }
+    for missing in &tools.missing {
+        print(&format!("not had: {missing}"));
+    }
+    let broken: Vec<&str> =
+        ran.iter().filter(|ran| !ran.succeeded).map(|ran| ran.stage.as_str()).collect();
+    // A runner that died without counting its failure must not close with `0 failed`.
+    if !broken.is_empty() && total.failed == 0 {
+        total.failed = broken.len() as u64;
+    }
+    let Counts { passed, failed, skipped } = total;
+    print(&format!("{passed} passed, {failed} failed, {skipped} skipped"));
+    if !broken.is_empty() {
+        bail!("failed stages: {}", broken.join(" "));
+    }
+    Ok(())
+}
+
+/// The budget of a stage in minutes, as text.
+fn budget(stage: &str) -> String {
+    let table = std::fs::read_to_string(root().join(".ci/budget.tsv")).unwrap_or_default();
+    let row = table.lines().find_map(|line| line.strip_prefix(stage)?.strip_prefix('\t'));
+    row.unwrap_or("-").trim().to_owned()
+}
+
+/// `unit`, `page`, then the modules of tests/e2e/main.rs in its order.
+fn stages() -> Result<Vec<String>> {
+    let main = root().join("tests/e2e/main.rs");
+    let text =
+        std::fs::read_to_string(&main).with_context(|| format!("read {}", main.display()))?;
+    let modules = text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    Ok(["unit", "page"].into_iter().chain(modules).map(str::to_owned).collect())
+}
+
+fn compile_tests() -> Result<()> {
+    say("building the tests");
+    run(cargo_with_bpf()?.args(["test", "--no-run", "--quiet"]).args(PACKAGES))
+}
+
+fn perform(
+    stage: &str,
+    tools: &Tools,
+    programs: &std::path::Path,
+    filter: Option<&str>,
+) -> Result<(Counts, bool)> {
+    let mut total = Counts::default();
+    let mut succeeded = true;
+    for mut runner in runners(stage, filter)? {
+        tools.apply(&mut runner);
+        runner.env("VESTA_PROGRAMS", programs);
+        let (counts, ended_well) = count(&mut runner)?;
+        total += counts;
+        succeeded &= ended_well;
+    }
+    Ok((total, succeeded))
+}
+
+/// The commands of a stage.
+fn runners(stage: &str, filter: Option<&str>) -> Result<Vec<Command>> {
+    let libtest = |mut cargo: Command, filter: Option<&str>, one_by_one: bool| {
+        cargo.args(["--no-fail-fast", "--", "--show-output"]);
+        if one_by_one {
+            cargo.arg("--test-threads=1");
+        }
+        cargo.args(filter);
+        cargo
+    };
+    match stage {
+        "unit" => {
+            let mut unit = cargo_with_bpf()?;
+            unit.args(["test", "--quiet"]).args(PACKAGES).args(["--lib", "--bins"]);
+            let mut own = cargo();
+            own.args(["test", "--quiet", "-p", "xtask"]);
+            Ok(vec![libtest(unit, filter, false), libtest(own, filter, false)])
+        }
+        "page" => {
+            let page = root().join("collector/ui");
+            setup::npm_packages(&page)?;
+            let mut npm = command("npm");
+            npm.args(["test", "--silent"]).current_dir(page);
+            Ok(vec![npm])
+        }
+        module => {
+            // One by one: each of them measures, on two cores.
+            let mut e2e = cargo_with_bpf()?;
+            e2e.args(["test", "--quiet"]).args(PACKAGES).args(["--test", "e2e"]);
+            let filter = filter.unwrap_or_default();
+            let name = if filter.starts_with(module) {
+                filter.to_owned()
+            } else {
+                format!("{module}::{filter}")
+            };
+            Ok(vec![libtest(e2e, Some(&name), true)])
+        }
+    }
+}
+
+/// Runs a test runner, shows its output and counts.
+fn count(runner: &mut Command) -> Result<(Counts, bool)> {
+    let mut child = runner
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("start {}", crate::command::shown(runner)))?;
+    let output = child.stdout.take().context("standard output was asked for")?;
+    let counts = read(BufReader::new(output), std::io::stdout())?;
+    Ok((counts, child.wait()?.success()))
+}
+
+/// What tests find through the environment.
+struct Tools {
+    variables: Vec<(&'static str, PathBuf)>,
+    missing: Vec<String>,
+}
+
+type Find = fn() -> Result<PathBuf>;
+
+impl Tools {
+    /// Finds or fetches the tools that the stages need.
+    fn find(stages: &[String]) -> Self {
+        let needs: [(&str, Find, &[&str]); 8] = [
+            ("VESTA_CC", || setup::program("gcc", "gcc", "the C workload"), &[]),
+            ("VESTA_CXX", || setup::program("g++", "g++", "the C++ workload"), &[]),
+            ("VESTA_GO", setup::go, &[]),
+            (
+                "VESTA_PERF",
+                || setup::program("perf", "linux-perf", "the comparison of depths"),
+                &["on_cpu"],
+            ),
+            ("VESTA_PYTHON", setup::python, &["record"]),
+            (
+                "VESTA_CHROMIUM",
+                || setup::program("chromium", "chromium", "the browser test"),
+                &["browser"],
+            ),
+            ("VESTA_NODE", || setup::program("node", "nodejs", "the browser test"), &["browser"]),
+            ("VESTA_OTELCOL", setup::opentelemetry_collector, &["otel_collector"]),
+        ];
+        let mut tools = Self { variables: Vec::new(), missing: Vec::new() };
+        let end_to_end = stages.iter().any(|stage| stage != "unit" && stage != "page");
+        for (variable, find, users) in needs {
+            let used = users.iter().any(|user| stages.iter().any(|stage| stage == user));
+            if !end_to_end || !(used || users.is_empty()) {
+                continue;
+            }
+            match find() {
+                Ok(path) => tools.variables.push((variable, path)),
+                Err(error) => tools.missing.push(format!("{error:#}")),
+            }
+        }
+        tools.corpus();
+        if !is_root() {
+            tools
+                .missing
+                .push("root: tests with real BPF are skipped; cure: run as root".to_owned());
+        }
+        tools.missing.iter().for_each(|missing| say(missing));
+        tools
+    }
+
+    /// The corpus of foreign profiles: `VESTA_CORPUS`, else beside the repository.
+    fn corpus(&mut self) {
+        if std::env::var_os("VESTA_CORPUS").is_some() {
+            return; // inherited
+        }
+        let beside = root().join("../shared/corpus");
+        match beside.canonicalize() {
+            Ok(corpus) => self.variables.push(("VESTA_CORPUS", corpus)),
+            Err(_) => self.missing.push("the corpus: VESTA_CORPUS is not set".to_owned()),
+        }
+    }
+
+    fn apply(&self, runner: &mut Command) {
+        runner.envs(self.variables.iter().map(|(name, path)| (name, path)));
+    }
+}
