@@ -1,0 +1,169 @@
+// What the Explore page knows: its questions to the collector, the search, and what is pointed at.
+
+import { computed, effect, signal } from '@preact/signals';
+import type { FlameAnswer, Functions, Labels, Meta, Series } from './api.ts';
+import { buildModel, type FlameModel, functionTotals, PathHashes } from './flame/model.ts';
+import { RegexWorker } from './regex.ts';
+import { resource } from './resource.ts';
+import { collectMatches, matchText } from './search.ts';
+import { filterError, filterParam, matchers, tick, view } from './state.ts';
+
+/** Rows of the top table that the collector is asked for: more than anyone reads, few enough to send at once. */
+const FUNCTIONS_MAX = 2000;
+/** Series of the time line; the rest is added up as “other”. */
+export const SERIES_MAX = 8;
+
+const onExplore = computed(() => view.value.page === 'explore' && filterError.value === '');
+const selection = computed(() => ({ type: view.value.type, filter: filterParam.value }));
+const fullRange = computed(() => {
+  tick.value;
+  return { from: view.value.from, to: view.value.to };
+});
+const brushedFrom = computed(() => view.value.sel?.[0]);
+const brushedTo = computed(() => view.value.sel?.[1]);
+const brushed = computed(() => {
+  const from = brushedFrom.value;
+  const to = brushedTo.value;
+  return from !== undefined && to !== undefined ? { from, to } : fullRange.value;
+});
+
+export const meta = resource<Meta>(
+  () => {
+    tick.value;
+    return { path: '/meta', params: {} };
+  },
+  (answer) => answer,
+);
+
+/** The label that splits the time line: the page's choice is by service, and by executable within one. */
+export const splitBy = computed(() => {
+  const chosen = view.value.by;
+  if (chosen !== 'auto') return chosen;
+  return matchers.value.some((m) => m.name === 'service' && m.op === '=') ? 'executable' : 'service';
+});
+
+export const series = resource<Series>(
+  () => (onExplore.value ? { path: '/series', params: { ...selection.value, ...fullRange.value, by: splitBy.value, limit: SERIES_MAX } } : null),
+  (answer) => answer,
+);
+
+export const labels = resource<Labels>(
+  () => (onExplore.value ? { path: '/labels', params: { type: view.value.type, ...fullRange.value } } : null),
+  (answer) => answer,
+);
+
+const nodesMax = computed(() => view.value.nodes);
+
+export interface Flame {
+  readonly model: FlameModel;
+  readonly hashes: PathHashes;
+}
+
+export const flame = resource<FlameAnswer, Flame>(
+  () => (onExplore.value ? { path: '/flamegraph', params: { ...selection.value, ...brushed.value, max_nodes: nodesMax.value } } : null),
+  (answer) => {
+    const model = buildModel(answer);
+    return { model, hashes: new PathHashes(model) };
+  },
+);
+
+const wantsTable = computed(() => onExplore.value && view.value.view !== 'flame');
+export const functions = resource<Functions>(
+  () => (wantsTable.value ? { path: '/functions', params: { ...selection.value, ...brushed.value, limit: FUNCTIONS_MAX } } : null),
+  (answer) => answer,
+);
+
+const rootHash = computed(() => view.value.root);
+/** The frame that fills the width; 0 (all) where the tree has no such path. */
+export const zoomNode = computed(() => {
+  const shown = flame.data.value;
+  if (!shown || rootHash.value === '') return 0;
+  return Math.max(0, shown.hashes.find(rootHash.value));
+});
+/** True where the URL names a frame that this tree does not hold. */
+export const zoomLost = computed(() => flame.data.value !== null && rootHash.value !== '' && zoomNode.value === 0);
+
+// Search.
+const regexWorker = new RegexWorker();
+/** By function of the shown model; null without a search. */
+const found = signal<{ model: FlameModel; mask: Uint8Array } | null>(null);
+export const searchError = signal('');
+export const searching = signal(false);
+const wanted = computed(() => ({ text: view.value.find.trim(), regex: view.value.regex }));
+
+effect(() => {
+  const shown = flame.data.value;
+  const { text, regex } = wanted.value;
+  let stale = false;
+  if (!shown || text === '') {
+    found.value = null;
+    searchError.value = '';
+    searching.value = false;
+    return;
+  }
+  const { model } = shown;
+  const { name } = model.functions;
+  if (!regex) {
+    found.value = { model, mask: matchText(name, text) };
+    searchError.value = '';
+    return;
+  }
+  searching.value = true;
+  regexWorker.match(name, text).then(
+    (mask) => {
+      if (stale) return;
+      found.value = { model, mask };
+      searchError.value = '';
+      searching.value = false;
+    },
+    (error: unknown) => {
+      if (stale) return;
+      found.value = null;
+      searchError.value = error instanceof Error ? error.message : String(error);
+      searching.value = false;
+    },
+  );
+  return () => {
+    stale = true;
+  };
+});
+
+export const matches = computed(() => {
+  const shown = flame.data.value;
+  const now = found.value;
+  if (!shown || now?.model !== shown.model) return null;
+  return collectMatches(shown.model, now.mask, zoomNode.value);
+});
+
+/** Self and total by function below the zoomed frame. */
+export const viewTotals = computed(() => {
+  const shown = flame.data.value;
+  return shown ? functionTotals(shown.model, zoomNode.value) : null;
+});
+
+// Pointing.
+export interface Hover {
+  readonly node: number;
+  /** Frames in the rectangle under the pointer: more than one where they are narrower than a pixel. */
+  readonly frames: number;
+  readonly x: number;
+  readonly y: number;
+}
+
+/** The frame under the pointer. */
+export const hover = signal<Hover | null>(null);
+/** The frame of the keyboard; -1 for none. */
+export const focus = signal(-1);
+/** Function pointed at in the table, by index of the shown model; -1 for none. */
+export const pointed = signal(-1);
+
+// An index means nothing in another tree.
+let lastModel: FlameModel | null = null;
+effect(() => {
+  const model = flame.data.value?.model ?? null;
+  if (model === lastModel) return;
+  lastModel = model;
+  hover.value = null;
+  focus.value = -1;
+  pointed.value = -1;
+});

@@ -1,0 +1,38 @@
+// Values of a flame graph as text: cores where the type is CPU time, the type's own unit elsewhere.
+
+import * as format from './format.ts';
+import type { FlameModel } from './flame/model.ts';
+
+/** What is needed to read values of one answer. */
+export type Scale = Pick<FlameModel, 'unit' | 'total' | 'cores' | 'periodNs'>;
+
+/** True for CPU time. */
+export function isCpu(type: string): boolean {
+  return type === 'cpu';
+}
+
+/** "1.2 cores" or "12 MiB". */
+export function amount(value: number, scale: Scale, type: string): string {
+  if (isCpu(type) && scale.total > 0) return format.cores((value / scale.total) * scale.cores);
+  return format.valueText(value, scale.unit);
+}
+
+/** As `amount` for a table whose head names the unit. */
+export function amountCell(value: number, scale: Scale, type: string): string {
+  if (isCpu(type) && scale.total > 0) return format.coresCell((value / scale.total) * scale.cores);
+  return format.valueText(value, scale.unit);
+}
+
+/** Samples behind a value; null where the period is not known. */
+export function samplesOf(value: number, scale: Scale): number | null {
+  return scale.unit === 'nanoseconds' && scale.periodNs > 0 ? Math.round(value / scale.periodNs) : null;
+}
+
+/** Below this a value says little about the next minute: 1.96 / sqrt(30) is 36 %. */
+export const LOW_SAMPLES = 30;
+
+/** True where so few samples stand behind a value that its digits mislead. */
+export function isLow(value: number, scale: Scale): boolean {
+  const samples = samplesOf(value, scale);
+  return samples !== null && samples > 0 && samples < LOW_SAMPLES;
+}

@@ -1,0 +1,213 @@
+// Services: who uses the CPU, most first; a row leads to its flame graph.
+
+import { computed, useSignalEffect } from '@preact/signals';
+import type { ServiceRow, Services as Answer } from '../api.ts';
+import { meta } from '../explore.ts';
+import { bytes, count, countShort, cores, coresCell, duration, share } from '../format.ts';
+import { visible } from '../names.ts';
+import { resource } from '../resource.ts';
+import { formatSelector } from '../selector.ts';
+import { filterParam, go, tick, view } from '../state.ts';
+import { encode } from '../url.ts';
+import { FirstRun, NothingHere } from '../widgets/empty.tsx';
+import { Problem } from '../widgets/notice.tsx';
+import { Sparkline } from '../widgets/sparkline.tsx';
+import { Icon } from '../widgets/icon.tsx';
+
+/** Rows drawn at once; the filter finds the others. */
+const ROWS_MAX = 500;
+/** Buckets of the small lines: as many as can be seen in their width. */
+const TREND_BUCKETS = 24;
+
+const asked = computed(() => (view.value.page === 'services' ? { from: view.value.from, to: view.value.to, type: view.value.type, filter: filterParam.value } : null));
+
+export const services = resource<Answer>(
+  () => {
+    tick.value;
+    return asked.value && { path: '/services', params: asked.value };
+  },
+  (answer) => answer,
+);
+
+/** Neighbouring buckets together, as means, until `TREND_BUCKETS` are left. */
+function coarser(values: readonly number[]): number[] {
+  const per = Math.max(1, Math.floor(values.length / TREND_BUCKETS));
+  const out: number[] = [];
+  for (let i = 0; i + per <= values.length; i += per) out.push(values.slice(i, i + per).reduce((a, b) => a + b, 0) / per);
+  return out;
+}
+
+type Column = 'service' | 'cores' | 'samples' | 'hosts' | 'containers' | 'named_share';
+const COLUMNS: readonly Column[] = ['service', 'cores', 'samples', 'hosts', 'containers', 'named_share'];
+
+const sort = computed(() => {
+  const text = view.value.sort;
+  const column = text.replace('-', '') as Column;
+  return COLUMNS.includes(column) ? { column, down: text.startsWith('-') } : { column: 'cores' as Column, down: true };
+});
+
+const rows = computed(() => {
+  const wanted = view.value.service.trim().toLowerCase();
+  const { column, down } = sort.value;
+  const sign = down ? -1 : 1;
+  return (services.data.value?.rows ?? [])
+    .filter((row) => row.service.toLowerCase().includes(wanted))
+    .toSorted((a, b) => (column === 'service' ? a.service.localeCompare(b.service) : a[column] - b[column]) * sign || b.cores - a.cores);
+});
+
+function Head({ column, children, numeric }: { column: Column; children: string; numeric?: boolean }) {
+  const now = sort.value;
+  const mine = now.column === column;
+  const next = mine ? !now.down : numeric === true;
+  return (
+    <th scope="col" class={numeric ? 'num' : undefined} aria-sort={mine ? (now.down ? 'descending' : 'ascending') : 'none'}>
+      <button type="button" onClick={() => go({ sort: `${next ? '-' : ''}${column}` }, 'replace')}>
+        {children}
+        <span class="sort" aria-hidden="true">{mine ? (now.down ? '↓' : '↑') : ''}</span>
+      </button>
+    </th>
+  );
+}
+
+function exploreState(service: string | null) {
+  const q = service === null ? '' : formatSelector([{ name: 'service', op: '=', value: service }]);
+  return { ...view.value, page: 'explore' as const, q, sort: '', service: '', sel: null, root: '' };
+}
+
+function ExploreLink({ service, children }: { service: string | null; children: string }) {
+  const target = exploreState(service);
+  return (
+    <a href={encode(target)} onClick={(event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+      event.preventDefault();
+      event.stopPropagation();
+      go(target);
+    }}>
+      {children}
+    </a>
+  );
+}
+
+function Row({ row, most }: { row: ServiceRow; most: number }) {
+  const name = row.service === '' ? 'no service' : visible(row.service);
+  return (
+    <tr onClick={() => go(exploreState(row.service))}>
+      <th scope="row"><ExploreLink service={row.service}>{name}</ExploreLink></th>
+      <td class="num strong">{coresCell(row.cores)}</td>
+      <td class="share-cell">
+        <span class="meter"><span class="meter-fill" style={{ width: `${most > 0 ? Math.max(0.5, (row.share / most) * 100) : 0}%` }} /></span>
+        <span class="num">{share(row.share, 1)}</span>
+      </td>
+      <td><Sparkline values={coarser(row.trend)} label={`Cores of ${name} over the range`} /></td>
+      <td class="num">{countShort(row.samples)}</td>
+      <td class="num">{count(row.hosts)}</td>
+      <td class="num">{count(row.containers)}</td>
+      <td class={`num${row.named_share < 0.9 ? ' low' : ''}`}>{share(row.named_share, 1)}</td>
+    </tr>
+  );
+}
+
+function Figure({ value, unit, label, note }: { value: string; unit?: string; label: string; note?: string | undefined }) {
+  return (
+    <div class="figure">
+      <div class="figure-label">{label}</div>
+      <div class="figure-value">{value}{unit ? <span class="figure-unit"> {unit}</span> : null}</div>
+      {note ? <div class="figure-note">{note}</div> : null}
+    </div>
+  );
+}
+
+function Strip({ answer }: { answer: Answer }) {
+  const { coverage } = answer;
+  const whole = coverage.hosts * coverage.window_ms;
+  const samples = answer.rows.reduce((sum, row) => sum + row.samples, 0);
+  const disk = meta.data.value?.data;
+  const total = cores(answer.total_cores).split('\u00a0');
+  return (
+    <section class="strip" aria-label="Whole system">
+      <Figure label="Whole system" value={total[0] ?? ''} unit={total[1] ?? ''} note={`over ${duration(answer.to - answer.from)}`} />
+      <Figure label="Hosts reporting" value={count(coverage.hosts)} />
+      <Figure label="Coverage" value={share(coverage.host_ms, whole)} note={whole > 0 ? `of ${coverage.hosts === 1 ? 'the range' : 'hosts × range'} was observed` : undefined} />
+      <Figure label="Samples" value={countShort(samples)} />
+      <Figure label="Services" value={count(answer.rows.length)} />
+      {disk ? <Figure label="Stored" value={bytes(disk.disk_bytes)} note={`of ${bytes(disk.disk_bytes_max)}`} /> : null}
+      <span class="spacer" />
+      <a class="button primary" href={encode(exploreState(null))} onClick={(event) => {
+        if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+        event.preventDefault();
+        go(exploreState(null));
+      }}>
+        Explore the whole system
+      </a>
+    </section>
+  );
+}
+
+/** True while the collector has never seen a profile. */
+export const neverFed = computed(() => meta.data.value?.profile_types.length === 0);
+
+export function Services() {
+  // The first profile turns the waiting page into the graph.
+  useSignalEffect(() => {
+    if (neverFed.value) waited = true;
+    else if (waited && meta.data.value) {
+      waited = false;
+      go({ page: 'explore' });
+    }
+  });
+  const answer = services.data.value;
+  const error = services.error.value;
+  if (neverFed.value) return <FirstRun />;
+  const shown = rows.value;
+  const most = Math.max(0, ...(answer?.rows ?? []).map((row) => row.share));
+  return (
+    <main class={`services${services.loading.value ? ' loading' : ''}`}>
+      {error ? <Problem error={error} stale={answer !== null} /> : null}
+      {answer ? (
+        <>
+          <Strip answer={answer} />
+          <div class="services-tools">
+            <div class="search-field">
+              <Icon name="search" />
+              <input data-search type="search" aria-label="Filter services" placeholder="filter services  /" spellcheck={false} value={view.value.service} onInput={(event) => go({ service: event.currentTarget.value }, 'replace')} />
+            </div>
+            <span class="muted" aria-live="polite">
+              {shown.length === answer.rows.length ? `${count(shown.length)} services` : `${count(shown.length)} of ${count(answer.rows.length)} services`}
+              {shown.length > ROWS_MAX ? `, the first ${ROWS_MAX} shown` : ''}
+            </span>
+          </div>
+          {answer.rows.length === 0 ? (
+            <NothingHere>
+              <p>No profile in this range.</p>
+              <button type="button" class="primary" onClick={() => go({ from: 'now-24h', to: 'now', q: '' })}>Look at the last 24 h</button>
+            </NothingHere>
+          ) : (
+            <div class="services-table">
+              <table>
+                <thead>
+                  <tr>
+                    <Head column="service">Service</Head>
+                    <Head column="cores" numeric>Cores</Head>
+                    <th scope="col">Share</th>
+                    <th scope="col">Cores over time</th>
+                    <Head column="samples" numeric>Samples</Head>
+                    <Head column="hosts" numeric>Hosts</Head>
+                    <Head column="containers" numeric>Containers</Head>
+                    <Head column="named_share" numeric>Named</Head>
+                  </tr>
+                </thead>
+                <tbody>
+                  {shown.slice(0, ROWS_MAX).map((row) => (
+                    <Row key={row.service} row={row} most={most} />
+                  ))}
+                </tbody>
+              </table>
+            </div>
+          )}
+        </>
+      ) : null}
+    </main>
+  );
+}
+
+let waited = false;
