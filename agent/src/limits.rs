@@ -1,6 +1,8 @@
 //! Every limit of the agent's user-space half, with its unit and its reason. Limits of the kernel side
 //! are in `agent_ebpf::limits`.
 
+use std::time::Duration;
+
 // aggregate: one window.
 
 /// Observations in one window: 5 s at 999 Hz on 200 busy CPUs. A time takes 8 bytes.
@@ -123,6 +125,35 @@ pub const EXPORT_REQUEST_BYTES_MAX: usize = 3_500 * 1024;
 pub const EXPORT_STRING_BYTES_MAX: usize = 4096;
 /// Timestamps in one sample: 1 MiB, so that a sample fits into a request.
 pub const EXPORT_TIMESTAMPS_PER_SAMPLE_MAX: usize = 131_072;
+/// Uncompressed bytes that wait for the collector, at most: about an hour of a busy host.
+pub const EXPORT_QUEUE_BYTES_MAX: usize = 64 << 20;
+/// Age of a waiting request, at most: what is older than the receiver's usual window for late data is
+/// refused anyway.
+pub const EXPORT_QUEUE_AGE_MAX: Duration = Duration::from_secs(3600);
+/// Wait before the second attempt.
+pub const EXPORT_BACKOFF_FIRST: Duration = Duration::from_millis(500);
+/// Longest wait between attempts that we choose ourselves.
+pub const EXPORT_BACKOFF_MAX: Duration = Duration::from_secs(30);
+/// Longest wait that a receiver may ask for.
+pub const EXPORT_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
+/// Wait for one answer. Collectors sync to disk before they answer; 2.6 s is a peer's median.
+pub const EXPORT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Wait for a connection.
+pub const EXPORT_CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Time between keep-alive pings while a request waits for its answer.
+pub const EXPORT_KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Time given to the queue when the agent ends.
+pub const EXPORT_FINISH_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Distinct refusals that are logged.
+pub const EXPORT_REASONS_MAX: usize = 16;
+
+// metrics
+
+/// Connections to the metrics endpoint at once: a scraper or two, and a person.
+pub const METRICS_CONNECTIONS_MAX: usize = 8;
+/// Wait for the header of a request.
+pub const METRICS_HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
+
 // --- elf, unwind, symbolize: foreign files. What a hostile or huge file can cost. ---
 
 /// Program headers of one file. The largest count seen is 15.

@@ -8,6 +8,8 @@ mod named;
 mod window;
 
 #[cfg(test)]
+pub(crate) mod fixtures;
+#[cfg(test)]
 mod tests;
 
 pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, file_name, marker_text};
