@@ -1,0 +1,228 @@
+//! Samples as a test wants to see them: one value for each observation, names and files in place, read
+//! straight from the tables of OTLP without the code under test.
+
+use prost::Message as _;
+use proto::otlp::collector::ExportProfilesServiceRequest;
+use proto::otlp::common::any_value::Value;
+use proto::otlp::common::{AnyValue, KeyValue};
+use proto::otlp::profiles::{Profile, ProfilesDictionary, Sample};
+
+/// One sample at one time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// Unix nanoseconds.
+    pub time_ns: u64,
+    /// `process.pid`.
+    pub pid: u32,
+    /// `process.executable.name`.
+    pub executable: String,
+    /// `service.name`.
+    pub service: String,
+    /// `host.name`.
+    pub host: String,
+    /// Leaf first.
+    pub frames: Vec<Frame>,
+}
+
+/// One location of a stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// `profile.frame.type`.
+    pub kind: String,
+    /// File name of the mapping, without its folders; empty if there is none.
+    pub file: String,
+    /// ELF address.
+    pub address: u64,
+    /// Functions, innermost (inlined) first.
+    pub functions: Vec<String>,
+}
+
+impl Frame {
+    /// True for code in user space.
+    #[must_use]
+    pub fn is_user(&self) -> bool {
+        self.kind != "kernel" && !self.is_marker()
+    }
+
+    /// True for a frame that stands for no code (`[truncated]`, `[unwind: ...]`).
+    #[must_use]
+    pub fn is_marker(&self) -> bool {
+        self.kind == "abort-marker"
+            || self.kind.is_empty()
+            || self.functions.iter().any(|name| name.starts_with('['))
+    }
+
+    /// True if one of its functions is called `name`, by itself or as the last part of a path.
+    #[must_use]
+    pub fn is(&self, name: &str) -> bool {
+        self.functions.iter().any(|function| is_called(function, name))
+    }
+}
+
+/// `leaf_a` is the name of `leaf_a`, `truth_of::leaf_a(unsigned long)`, `split::leaf_a` and `main.leafA`
+/// (with name `leafA`), not of `leaf_ab`.
+fn is_called(function: &str, name: &str) -> bool {
+    let path = function.split('(').next().unwrap_or_default();
+    let last = path.rsplit([':', '.']).next().unwrap_or_default();
+    last == name || last.split('[').next() == Some(name)
+}
+
+impl Observation {
+    /// The user half of the stack, leaf first, markers left out.
+    pub fn user(&self) -> impl Iterator<Item = &Frame> {
+        self.frames.iter().filter(|frame| frame.is_user())
+    }
+
+    /// True if a frame of the stack is called so.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.frames.iter().any(|frame| frame.is(name))
+    }
+
+    /// The stack for a failure's message, root first.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let frame = |frame: &Frame| {
+            let names = frame.functions.join("+");
+            format!("{}:{:x}:{names}", frame.file, frame.address)
+        };
+        self.frames.iter().rev().map(frame).collect::<Vec<_>>().join(" > ")
+    }
+}
+
+/// Every observation of the requests. A sample without values counts once for each timestamp.
+///
+/// # Panics
+/// If a request is not OTLP, or an index points nowhere: the agent must never send such.
+#[must_use]
+pub fn observations(requests: &[Vec<u8>]) -> Vec<Observation> {
+    let mut all = Vec::new();
+    for request in requests {
+        let request = ExportProfilesServiceRequest::decode(&request[..]).expect("OTLP");
+        let dictionary = request.dictionary.as_ref().expect("a request has a dictionary");
+        for resource in &request.resource_profiles {
+            let attributes = resource.resource.as_ref().map_or(&[][..], |it| &it.attributes[..]);
+            let resource_labels = Labels::of_resource(attributes);
+            for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
+                all.extend(
+                    profile
+                        .samples
+                        .iter()
+                        .flat_map(|sample| one(dictionary, profile, sample, &resource_labels)),
+                );
+            }
+        }
+    }
+    all
+}
+
+/// What names the sender of a sample.
+#[derive(Clone, Debug, Default)]
+struct Labels {
+    pid: u32,
+    executable: String,
+    service: String,
+    host: String,
+}
+
+impl Labels {
+    fn of_resource(attributes: &[KeyValue]) -> Self {
+        let mut labels = Self::default();
+        for attribute in attributes {
+            labels.set(&attribute.key, attribute.value.as_ref());
+        }
+        labels
+    }
+
+    fn set(&mut self, key: &str, value: Option<&AnyValue>) {
+        match (key, value.and_then(|value| value.value.as_ref())) {
+            ("process.pid", Some(Value::IntValue(pid))) => {
+                self.pid = u32::try_from(*pid).expect("a pid fits 32 bits");
+            }
+            ("process.executable.name", Some(Value::StringValue(name))) => {
+                self.executable.clone_from(name)
+            }
+            ("service.name", Some(Value::StringValue(name))) => self.service.clone_from(name),
+            ("host.name", Some(Value::StringValue(name))) => self.host.clone_from(name),
+            _ => {}
+        }
+    }
+}
+
+fn one(
+    dictionary: &ProfilesDictionary,
+    _profile: &Profile,
+    sample: &Sample,
+    resource: &Labels,
+) -> Vec<Observation> {
+    let mut labels = resource.clone();
+    for &index in &sample.attribute_indices {
+        let attribute = &dictionary.attribute_table[at(index)];
+        labels.set(string(dictionary, attribute.key_strindex), attribute.value.as_ref());
+    }
+    let stack = &dictionary.stack_table[at(sample.stack_index)];
+    let frames: Vec<Frame> =
+        stack.location_indices.iter().map(|&index| frame(dictionary, index)).collect();
+    let observation = |&time_ns: &u64| Observation {
+        time_ns,
+        pid: labels.pid,
+        executable: labels.executable.clone(),
+        service: labels.service.clone(),
+        host: labels.host.clone(),
+        frames: frames.clone(),
+    };
+    sample.timestamps_unix_nano.iter().map(observation).collect()
+}
+
+fn frame(dictionary: &ProfilesDictionary, index: i32) -> Frame {
+    let location = &dictionary.location_table[at(index)];
+    let mapping = &dictionary.mapping_table[at(location.mapping_index)];
+    let path = string(dictionary, mapping.filename_strindex);
+    let mut kind = String::new();
+    for &index in &location.attribute_indices {
+        let attribute = &dictionary.attribute_table[at(index)];
+        let value = attribute.value.as_ref().and_then(|value| value.value.as_ref());
+        if let ("profile.frame.type", Some(Value::StringValue(name))) =
+            (string(dictionary, attribute.key_strindex), value)
+        {
+            kind.clone_from(name);
+        }
+    }
+    let function = |line: &proto::otlp::profiles::Line| {
+        let function = &dictionary.function_table[at(line.function_index)];
+        string(dictionary, function.name_strindex).to_owned()
+    };
+    Frame {
+        kind,
+        file: path.rsplit('/').next().unwrap_or_default().to_owned(),
+        address: location.address,
+        functions: location.lines.iter().map(function).collect(),
+    }
+}
+
+fn string(dictionary: &ProfilesDictionary, index: i32) -> &str {
+    &dictionary.string_table[at(index)]
+}
+
+fn at(index: i32) -> usize {
+    usize::try_from(index).expect("an index of a dictionary is not negative")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_called;
+
+    #[test]
+    fn names() {
+        let check = |function: &str, name: &str, same: bool| {
+            assert_eq!(is_called(function, name), same, "{function} {name}");
+        };
+        check("leaf_a", "leaf_a", true);
+        check("truth_of::leaf_a(unsigned long)", "leaf_a", true);
+        check("truth_of::Worker<1>::leaf_a(unsigned long)", "leaf_a", true);
+        check("split::leaf_a", "leaf_a", true);
+        check("main.leafA", "leafA", true);
+        check("leaf_ab", "leaf_a", false);
+        check("middle_a", "leaf_a", false);
+    }
+}

@@ -1,0 +1,178 @@
+//! An OTLP/gRPC receiver that keeps every request exactly as it came and decodes nothing: what a test
+//! reads is what the agent wrote.
+
+use prost::bytes::{Buf as _, BufMut as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::codegen::{BoxFuture, CompressionEncoding, Service, http};
+use tonic::{Request, Response, Status};
+
+/// What an OTLP receiver accepts by default; an agent must stay below it.
+pub const REQUEST_BYTES_MAX: usize = 4 << 20;
+
+/// The receiver; it ends with its value.
+#[derive(Debug)]
+pub struct Sink {
+    address: SocketAddr,
+    requests: Requests,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// Each request after gRPC's own framing and decompression.
+type Requests = Arc<Mutex<Vec<Vec<u8>>>>;
+
+impl Sink {
+    /// Listens on a free loopback port.
+    ///
+    /// # Panics
+    /// If it cannot.
+    #[must_use]
+    pub fn start() -> Self {
+        let requests = Requests::default();
+        let service = Receive { requests: Arc::clone(&requests) };
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (listening, address) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("a runtime").block_on(async {
+                let incoming =
+                    tonic::transport::server::TcpIncoming::bind(([127, 0, 0, 1], 0).into());
+                let incoming = incoming.expect("loopback has free ports");
+                listening.send(incoming.local_addr().expect("an address")).expect("the test waits");
+                let server = tonic::transport::Server::builder().add_service(service);
+                let stopped = async { stopped.await.unwrap_or_default() };
+                server.serve_with_incoming_shutdown(incoming, stopped).await.expect("a server");
+            });
+        });
+        let address = address.recv().expect("the server listens");
+        Self { address, requests, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Host and port.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Every request so far.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Vec<u8>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Writes every request so far into files of `folder` and gives their names.
+    ///
+    /// # Panics
+    /// If the folder cannot be written.
+    #[must_use]
+    pub fn save(&self, folder: &Path) -> Vec<PathBuf> {
+        let write = |(index, request): (usize, &Vec<u8>)| {
+            let file = folder.join(format!("{index:05}.otlp"));
+            std::fs::write(&file, request).expect("a temporary folder can be written");
+            file
+        };
+        self.requests().iter().enumerate().map(write).collect()
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap_or_default();
+        }
+    }
+}
+
+/// The one method of the profiles service.
+#[derive(Clone, Debug)]
+struct Receive {
+    requests: Requests,
+}
+
+impl tonic::server::NamedService for Receive {
+    const NAME: &'static str =
+        "opentelemetry.proto.collector.profiles.v1development.ProfilesService";
+}
+
+impl Service<http::Request<Body>> for Receive {
+    type Response = http::Response<Body>;
+    type Error = std::convert::Infallible;
+    type Future = BoxFuture<Self::Response, Self::Error>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let mut grpc = tonic::server::Grpc::new(Raw)
+            .apply_max_message_size_config(Some(REQUEST_BYTES_MAX), None)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Zstd);
+        let keep = Keep(Arc::clone(&self.requests));
+        Box::pin(async move { Ok(grpc.unary(keep, request).await) })
+    }
+}
+
+/// Keeps a request and answers that everything was accepted.
+struct Keep(Requests);
+
+impl tonic::server::UnaryService<Vec<u8>> for Keep {
+    type Response = Vec<u8>;
+    type Future = BoxFuture<Response<Vec<u8>>, Status>;
+
+    fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request.into_inner());
+        Box::pin(async { Ok(Response::new(Vec::new())) })
+    }
+}
+
+/// The codec that leaves messages as they are.
+#[derive(Clone, Copy, Debug, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Vec<u8>;
+    type Decode = Vec<u8>;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
+        let length = buffer.remaining();
+        Ok(Some(buffer.copy_to_bytes(length).to_vec()))
+    }
+}

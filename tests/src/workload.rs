@@ -1,0 +1,153 @@
+//! Programs with a known truth: built from tests/workloads by the machine's own compilers, never
+//! committed as binaries.
+
+use crate::binary::{repository, scratch};
+use crate::need;
+use crate::process::Running;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A language with a workload `split`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// C, in the main thread.
+    C,
+    /// C++, in a second thread, with exceptions and inlined functions.
+    Cpp,
+    /// Rust, in a second thread.
+    Rust,
+    /// Go, in one goroutine.
+    Go,
+    /// Go without a symbol table.
+    GoStripped,
+}
+
+/// CPU time of the three chains, as the program's own clock saw it.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Truth {
+    /// The language, as the program calls itself.
+    pub language: String,
+    /// What repeats the run.
+    pub seed: u64,
+    /// Nanoseconds in each chain.
+    pub chains: Chains,
+    /// Nanoseconds in all chains after the first second.
+    pub late_ns: u64,
+    /// Where the stack of the working thread ends.
+    pub root: Option<Root>,
+}
+
+/// Nanoseconds of CPU time.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Chains {
+    /// 50 %.
+    pub a: u64,
+    /// 30 %.
+    pub b: u64,
+    /// 20 %.
+    pub c: u64,
+}
+
+/// The outermost frame by the compiler's own unwinder.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Root {
+    /// File name of the mapping.
+    pub file: String,
+    /// ELF address (these files begin at address 0).
+    pub address: u64,
+}
+
+impl Chains {
+    /// The shares of `a`, `b` and `c`.
+    #[must_use]
+    pub fn shares(self) -> [f64; 3] {
+        let number =
+            |ns: u64| f64::from(u32::try_from(ns / 1000).expect("microseconds of a short run"));
+        let all = number(self.a) + number(self.b) + number(self.c);
+        [self.a, self.b, self.c].map(|ns| number(ns) / all)
+    }
+}
+
+impl Language {
+    /// Builds the workload, or says why it cannot be built.
+    #[must_use]
+    pub fn split(self) -> Option<PathBuf> {
+        match self {
+            Self::C => c("split", &[]),
+            Self::Cpp => {
+                let compiler = need::tool("VESTA_CXX", "g++")?;
+                let out = out("split-cpp");
+                let flags = ["-O2", "-g", "-fomit-frame-pointer", "-pthread"];
+                compile(Command::new(compiler).args(flags).arg(source("split.cpp")), &out);
+                Some(out)
+            }
+            Self::Rust => {
+                let compiler = need::tool("RUSTC", "rustc")?;
+                let out = out("split-rust");
+                let flags = ["--edition=2024", "-O", "-C", "force-frame-pointers=no"];
+                compile(Command::new(compiler).args(flags).arg(source("split.rs")), &out);
+                Some(out)
+            }
+            Self::Go => go("split-go", &[]),
+            Self::GoStripped => go("split-go-stripped", &["-ldflags=-s -w"]),
+        }
+    }
+}
+
+/// Builds a C program of tests/workloads.
+#[must_use]
+pub fn c(name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let compiler = need::tool("VESTA_CC", "gcc")?;
+    let out = out(&format!("{name}-c"));
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-fomit-frame-pointer"]).args(flags);
+    compile(command.arg(source(&format!("{name}.c"))), &out);
+    Some(out)
+}
+
+fn go(name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let go = need::tool("VESTA_GO", "go")?;
+    let out = out(name);
+    // One file, no module: nothing is fetched. The cache is where the user has it.
+    let mut command = Command::new(go);
+    command.arg("build").args(flags).arg("-o").arg(&out).arg(source("split.go"));
+    run(command.env("GO111MODULE", "off").env("GOFLAGS", ""));
+    Some(out)
+}
+
+fn source(name: &str) -> PathBuf {
+    repository().join("tests/workloads").join(name)
+}
+
+fn out(name: &str) -> PathBuf {
+    scratch("workloads").join(name)
+}
+
+fn compile(command: &mut Command, out: &Path) {
+    run(command.arg("-o").arg(out));
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);
+}
+
+/// Starts a `split` for so many seconds.
+#[must_use]
+pub fn start_split(program: &Path, seconds: u64, seed: u64) -> Running {
+    let mut command = Command::new(program);
+    command.arg(seconds.to_string()).arg(seed.to_string());
+    Running::start(command)
+}
+
+/// The truth that a finished `split` printed.
+///
+/// # Panics
+/// If it does not end within a minute, or prints something else.
+#[must_use]
+pub fn truth(split: Running) -> Truth {
+    let text = split.finish(std::time::Duration::from_secs(60));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
