@@ -9,6 +9,26 @@ pub const KERNEL_FRAMES_MAX: usize = 127;
 /// Time one walk may take before it stops with `Outcome::TimeLimit`, in nanoseconds.
 pub const WALK_NS_MAX: u64 = 500_000;
 
+/// Frames of both halves in a record; a power of two, because the programs mask the index.
+pub const RECORD_FRAMES: usize = 2048;
+/// Frames in one tail call: the verifier walks each of them anew, and 8 cost 20 thousand instructions.
+pub const FRAMES_PER_TAIL_CALL: usize = 8;
+/// How many frames pass between two looks at the clock, which costs as much as a third of a frame.
+pub const FRAMES_PER_CLOCK_READ: usize = 32;
+
+/// Ring buffer, in bytes, if nobody chose: 64 CPUs x 97 samples/s x 0.6 KiB leave half a second.
+pub const RING_BYTES_DEFAULT: u32 = 2 << 20;
+/// Time in which one process and page is noted as unknown at most once, in nanoseconds: longer than
+/// reading `/proc/PID/maps` takes, shorter than anyone waits.
+pub const NOTE_INTERVAL_NS: u64 = 10_000_000;
+/// Slots of the table that holds notes back (16 bytes each). Two keys of one slot only cost a note.
+pub const NOTE_SLOTS: usize = 1024;
+/// Time before a page or a chunk that was replaced is used again, in nanoseconds. A walk that still
+/// reads it ends after [`WALK_NS_MAX`]; the rest is for a virtual CPU that is not scheduled.
+pub const REUSE_DELAY_NS: u64 = 200_000_000;
+/// Processes in the filter of `record --pid`.
+pub const FILTER_PROCESSES_MAX: usize = 4096;
+
 /// Unwind rows in one chunk, the value size of a table map (4096 x 6 bytes = 24 KiB).
 pub const CHUNK_ROWS: usize = 4096;
 /// Chunks in one slab: an update of a map-in-map waits an RCU grace period (11.8 ms measured), so
@@ -31,4 +51,9 @@ pub const MAPPING_PAGES_PER_PROCESS_MAX: usize = 128;
 pub const PROCESSES_MAX: usize = 32_768;
 
 const _: () = assert!(SLAB_CHUNKS.is_power_of_two() && CHUNK_ROWS.is_power_of_two());
+/// Chunks of one table: the walker's search has 12 steps. 16.7 million rows; the largest file seen has
+/// 1.24 million.
+pub const CHUNKS_PER_TABLE_MAX: usize = 4095;
+
+const _: () = assert!(KERNEL_FRAMES_MAX + USER_FRAMES_MAX <= RECORD_FRAMES);
 const _: () = assert!(CHUNKS_MAX <= u16::MAX as usize, "a mapping holds its chunk count in a u16");

@@ -1,10 +1,30 @@
 //! Everything that crosses the border between kernel and user space. Not the programs, not the loader.
 
+pub mod counters;
 pub mod limits;
 pub mod outcome;
 pub mod sample;
+pub mod tables;
 pub mod unwind;
 
+pub use counters::{Counters, UserRegisters};
 pub use outcome::Outcome;
 pub use sample::{FRAME_EXACT, RecordKind, SampleHeader, UnknownMapping};
+pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};
 pub use unwind::{RULE_BYTES, RuleKind, UnwindRule};
+
+#[cfg(feature = "user")]
+mod pod {
+    use super::{Chunk, Counters, MappingPage, ProcessEntry, UnwindRule};
+
+    // SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted next to the types).
+    unsafe impl aya::Pod for Chunk {}
+    // SAFETY: as above; every field is a `u64`.
+    unsafe impl aya::Pod for Counters {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for MappingPage {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for ProcessEntry {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for UnwindRule {}
+}

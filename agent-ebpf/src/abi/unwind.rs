@@ -39,7 +39,7 @@ pub enum RuleKind {
 pub struct UnwindRule {
     /// A [`RuleKind`].
     pub kind: u8,
-    /// Where the caller's rbp lies, in units of 8 bytes: 0 means unchanged.
+    /// Where the caller's rbp lies, in units of 8 bytes: 0 means unchanged, unless `rbp_from_rbp` is 1.
     pub rbp: i8,
     /// 0: `rbp` is relative to the CFA. 1: `rbp` is relative to rbp itself (realigned frames).
     pub rbp_from_rbp: u8,

@@ -1,0 +1,9 @@
+//! The programs, one module for each noun; the entry points are in [`sampler`] and [`lifecycle`].
+
+mod lifecycle;
+mod maps;
+mod notes;
+mod registers;
+mod sampler;
+mod verifier;
+mod walker;

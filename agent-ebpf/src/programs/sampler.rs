@@ -1,0 +1,298 @@
+//! The on-CPU sampler: one run for each tick of a CPU's clock. It decides what becomes a sample, takes the
+//! kernel stack, lets the walker take the user stack, and ships one record. Every run is counted, and so
+//! is what became of it.
+//!
+//! Two forms do the same: `sample_loop` walks with `bpf_loop` (kernel 5.17), `sample_tail` with tail
+//! calls to `walk_tail`.
+
+use super::maps::{
+    COUNTERS, FILTER, FILTERED, KERNEL_THREADS, PROCESSES, RECORDS, SCRATCH, Scratch, TAIL,
+    WAKE_BYTES,
+};
+use super::registers::{self, Registers};
+use super::verifier::{below, limit32, low32, place};
+use super::{notes, walker};
+use agent_ebpf::counters::OUTCOME_SLOTS;
+use agent_ebpf::limits::{
+    FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, USER_FRAMES_MAX,
+    USER_FRAMES_TAIL_CALLS_MAX,
+};
+use agent_ebpf::{Counters, FRAME_EXACT, Outcome, ProcessEntry, RecordKind, SampleHeader};
+use aya_ebpf::EbpfContext as _;
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
+use aya_ebpf::helpers::generated::{
+    bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_smp_processor_id, bpf_get_stack,
+    bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output, bpf_ringbuf_query,
+};
+use aya_ebpf::macros::perf_event;
+use aya_ebpf::programs::PerfEventContext;
+use core::ffi::c_void;
+use core::mem::offset_of;
+
+/// The sampler, main form.
+#[perf_event]
+fn sample_loop(ctx: PerfEventContext) -> u32 {
+    if let Some(scratch) = begin(&ctx) {
+        let mut unused = 0u64;
+        let step = walk_one as unsafe extern "C" fn(u32, *mut c_void) -> i64;
+        // SAFETY: the callback has the signature that the helper calls, and the context is on the stack.
+        unsafe {
+            bpf_loop(
+                const { limit32(USER_FRAMES_MAX) },
+                step as *mut c_void,
+                (&raw mut unused).cast(),
+                0,
+            )
+        };
+        finish(scratch);
+    }
+    0
+}
+
+/// One frame; 1 ends the loop.
+unsafe extern "C" fn walk_one(_: u32, _: *mut c_void) -> i64 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 1 };
+    i64::from(!walk_on(scratch))
+}
+
+/// The sampler, where the kernel has no `bpf_loop`.
+#[perf_event]
+fn sample_tail(ctx: PerfEventContext) -> u32 {
+    if let Some(scratch) = begin(&ctx) {
+        // SAFETY: the program in the slot is of the same type; if the slot is empty, execution goes on.
+        unsafe { TAIL.tail_call(&ctx, 0) };
+        finish(scratch);
+    }
+    0
+}
+
+/// The next frames, then another call of itself.
+#[perf_event]
+fn walk_tail(ctx: PerfEventContext) -> u32 {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
+    for _ in 0..FRAMES_PER_TAIL_CALL {
+        if !walk_on(scratch) {
+            finish(scratch);
+            return 0;
+        }
+    }
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let calls = unsafe { &mut (*scratch).walk.calls };
+    *calls += 1;
+    if *calls < const { limit32(USER_FRAMES_TAIL_CALLS_MAX / FRAMES_PER_TAIL_CALL) } {
+        // SAFETY: as in `sample_tail`.
+        unsafe { TAIL.tail_call(&ctx, 0) };
+    }
+    finish(scratch);
+    0
+}
+
+/// One frame; false if the walk ended, with its outcome in the scratch.
+#[inline(always)]
+fn walk_on(scratch: *mut Scratch) -> bool {
+    match walker::step(scratch) {
+        Ok(()) => true,
+        Err(outcome) => {
+            // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+            unsafe { (*scratch).walk.outcome = outcome as u32 };
+            false
+        }
+    }
+}
+
+/// Everything up to the first user frame. `None` if the run makes no sample or the sample is shipped.
+#[inline(always)]
+fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
+    // SAFETY: a helper without preconditions.
+    let start_ns = unsafe { bpf_ktime_get_ns() };
+    let counters = COUNTERS.get_ptr_mut(0)?;
+    let scratch = SCRATCH.get_ptr_mut(0)?;
+    // SAFETY: the counters of this CPU, which only this program writes.
+    unsafe { (*counters).runs += 1 };
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    unsafe { (*scratch).walk.start_ns = start_ns };
+
+    let ids = bpf_get_current_pid_tgid();
+    if low32(ids) == 0 {
+        // SAFETY: as above.
+        unsafe { (*counters).idle += 1 };
+        count_time(counters, start_ns);
+        return None;
+    }
+    let tgid = low32(ids >> 32);
+    let interrupted = registers::interrupted(ctx.ctx);
+    let in_kernel = interrupted.ip >> 63 == 1;
+    let user = if in_kernel { registers::at_kernel_entry() } else { interrupted };
+    if unwanted(tgid, user) {
+        // SAFETY: as above.
+        unsafe { (*counters).filtered += 1 };
+        count_time(counters, start_ns);
+        return None;
+    }
+    fill_header(scratch, ids, start_ns);
+    kernel_stack(ctx, scratch, in_kernel);
+    if begin_walk(scratch, counters, tgid, user) {
+        return Some(scratch);
+    }
+    finish(scratch);
+    None
+}
+
+/// True if nobody asked for samples of this process.
+#[inline(always)]
+fn unwanted(tgid: u32, user: Registers) -> bool {
+    if KERNEL_THREADS.load() == 0 && !user.of_user() {
+        return true;
+    }
+    FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none()
+}
+
+#[inline(always)]
+fn fill_header(scratch: *mut Scratch, ids: u64, time_ns: u64) {
+    let header = SampleHeader {
+        kind: RecordKind::Sample as u32,
+        // SAFETY: a helper without preconditions.
+        cpu: unsafe { bpf_get_smp_processor_id() },
+        tgid: low32(ids >> 32),
+        tid: low32(ids),
+        time_ns,
+        // SAFETY: a helper without preconditions.
+        cgroup_id: unsafe { bpf_get_current_cgroup_id() },
+        generation: 0,
+        outcome: 0,
+        kernel_frames: 0,
+        user_frames: 0,
+        reserved: 0,
+        run_ns: 0,
+        comm: [0; 16],
+    };
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    unsafe { (*scratch).record.header = header };
+    // SAFETY: only an address is taken.
+    let comm = unsafe { &raw mut (*scratch).record.header.comm };
+    // SAFETY: the helper writes at most 16 bytes, with a NUL at the end. It fails only without a task.
+    let _ = unsafe { bpf_get_current_comm(comm.cast(), 16) };
+}
+
+/// The kernel half, if the clock hit the kernel.
+#[inline(always)]
+fn kernel_stack(ctx: &PerfEventContext, scratch: *mut Scratch, in_kernel: bool) {
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    unsafe { (*scratch).walk.kernel_frames = 0 };
+    // SAFETY: as above.
+    unsafe { (*scratch).walk.user_frames = 0 };
+    if !in_kernel {
+        return;
+    }
+    // SAFETY: only an address is taken.
+    let frames = unsafe { &raw mut (*scratch).record.frames };
+    // SAFETY: the helper writes at most the size that is passed, and the array is longer.
+    let bytes = unsafe {
+        bpf_get_stack(ctx.as_ptr(), frames.cast(), const { limit32(KERNEL_FRAMES_MAX * 8) }, 0)
+    };
+    if bytes > 0 {
+        let frames = low32(bytes.cast_unsigned() >> 3) & 0x7f;
+        // SAFETY: a value of the scratch map.
+        unsafe { (*scratch).walk.kernel_frames = frames };
+    }
+}
+
+/// Prepares the walk of the user stack; false if there is none to walk.
+#[inline(always)]
+fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32, user: Registers) -> bool {
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let walk = unsafe { &mut (*scratch).walk };
+    walk.process = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
+    if !user.of_user() {
+        walk.outcome = Outcome::NoUserStack as u32;
+        return false;
+    }
+    // SAFETY: the value is eight bytes and aligned, so the copy is one load.
+    let process = unsafe { PROCESSES.get(tgid) }.copied();
+    if let (Some(process), false) = (process, user.compat()) {
+        walk.begin(user, process);
+        return true;
+    }
+    // The leaf is known even where nothing else is.
+    let index = u64::from(walk.kernel_frames);
+    walk.user_frames = 1;
+    walk.outcome = Outcome::RuleUnsupported as u32;
+    if !user.compat() {
+        walk.outcome = Outcome::ProcessUnknown as u32;
+        notes::send(counters, tgid, 0, walk.start_ns);
+    }
+    // SAFETY: only an address is taken.
+    let frames = unsafe { &raw mut (*scratch).record.frames };
+    // SAFETY: the record has more than 128 frames.
+    let leaf = unsafe { place::<128, u64, _>(frames, 0, index) };
+    // SAFETY: an element of the record of this CPU.
+    unsafe { leaf.cast_mut().write(user.ip | FRAME_EXACT) };
+    false
+}
+
+/// Ships the record and closes the run.
+#[inline(always)]
+fn finish(scratch: *mut Scratch) {
+    let Some(counters) = COUNTERS.get_ptr_mut(0) else { return };
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let walk = unsafe { &(*scratch).walk };
+    // SAFETY: as above.
+    let header = unsafe { &mut (*scratch).record.header };
+    header.generation = walk.process.generation;
+    header.outcome = low16(walk.outcome);
+    header.kernel_frames = low16(walk.kernel_frames);
+    header.user_frames = low16(walk.user_frames);
+    if walk.outcome == Outcome::MappingUnknown as u32 {
+        notes::send(counters, header.tgid, walk.ip, walk.start_ns);
+    }
+    let array = offset_of!(Counters, outcomes);
+    // SAFETY: that is an array of that many counters.
+    let outcome =
+        unsafe { place::<OUTCOME_SLOTS, u64, _>(counters, array, u64::from(walk.outcome)) };
+    // SAFETY: the counters of this CPU, which only this program writes.
+    unsafe { *outcome.cast_mut() += 1 };
+    // SAFETY: a helper without preconditions.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    header.run_ns = low32(now_ns.wrapping_sub(walk.start_ns));
+    ship(scratch, counters);
+    count_time(counters, walk.start_ns);
+}
+
+#[inline(always)]
+fn ship(scratch: *mut Scratch, counters: *mut Counters) {
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let walk = unsafe { &(*scratch).walk };
+    let frames = u64::from(walk.kernel_frames) + u64::from(walk.user_frames);
+    let bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
+    let ring = (&raw const RECORDS).cast_mut().cast();
+    // SAFETY: the map is a ring buffer.
+    let waiting = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
+    // The reader looks often enough by itself; it is woken only when the ring fills faster than that.
+    let flags = if waiting > WAKE_BYTES.load() { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    // SAFETY: only an address is taken.
+    let record = unsafe { &raw mut (*scratch).record };
+    // SAFETY: `bytes` is at most the size of a record (64 + 2047 x 8).
+    let result = unsafe { bpf_ringbuf_output(ring, record.cast(), bytes, u64::from(flags)) };
+    if result == 0 {
+        // SAFETY: the counters of this CPU, which only this program writes.
+        unsafe { (*counters).shipped += 1 };
+    } else {
+        // SAFETY: as above.
+        unsafe { (*counters).lost += 1 };
+    }
+}
+
+#[inline(always)]
+fn count_time(counters: *mut Counters, start_ns: u64) {
+    // SAFETY: a helper without preconditions.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: the counters of this CPU, which only this program writes.
+    unsafe { (*counters).run_ns += now_ns.wrapping_sub(start_ns) };
+}
+
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "counts below 2048 and outcomes below 16")]
+fn low16(value: u32) -> u16 {
+    value as u16
+}
