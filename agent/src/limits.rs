@@ -218,3 +218,19 @@ pub const DEBUG_INFO_TOTAL_BYTES_MAX: u64 = 192 << 20;
 pub const DEBUG_INFO_WAIT_MS_MAX: u64 = 3000;
 /// Inlined functions at one address; deeper chains are cut at the outer end.
 pub const INLINED_FUNCTIONS_MAX: usize = 128;
+
+// bpf: the border to the kernel.
+
+/// Highest sampling frequency, per CPU and second: 999 keeps clear of 1,000, which runs in step with
+/// every millisecond timer of the host.
+pub const FREQUENCY_HZ_MAX: u32 = 999;
+/// Pages of each CPU's lifecycle ring (128 KiB of 4 KiB pages; the kernel wants a power of two). An exec
+/// writes about 1.5 KiB, so that a CPU may run 80 of them between two looks of the reader.
+pub const LIFECYCLE_PAGES: usize = 32;
+/// The reader is woken when a lifecycle ring holds more than this, in bytes: a quarter of it.
+pub const LIFECYCLE_WAKE_BYTES: u32 = 32 << 10;
+/// How long a record is held back so that an earlier one of another CPU goes first, in nanoseconds: a
+/// sample is stamped when its run begins, and a run takes at most 0.5 ms and its record's copy.
+pub const ORDER_SLACK_NS: u64 = 1_000_000;
+/// Records taken from the kernel in one poll; the rest waits in the rings, whose losses are counted.
+pub const POLL_RECORDS_MAX: usize = 65_536;

@@ -2,9 +2,80 @@
 //! and the perf lifecycle records, and decodes both with bounds checks. It knows no file formats and
 //! decides nothing about processes.
 
+mod decode;
+mod error;
+mod lifecycle;
+mod loader;
+mod object;
+mod order;
+mod perf;
+mod raw;
+mod sampler;
+mod statistics;
+mod tables;
+
+pub use error::BpfError;
+pub use sampler::Sampler;
+pub use statistics::{CpuStatistics, Statistics, outcomes_of};
+pub use tables::{TableSizes, Tables};
+
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::Outcome;
+
+/// How the sampler is loaded.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Samples per second and CPU, 1 to `limits::FREQUENCY_HZ_MAX`.
+    pub frequency_hz: u32,
+    /// Form of the programs.
+    pub form: FormChoice,
+    /// Size of the ring buffer in bytes, a power of two of at least 4096.
+    pub ring_bytes: u32,
+    /// Only these processes are sampled (see also [`Sampler::include`]); `None`: all.
+    pub pid_filter: Option<Vec<Pid>>,
+    /// Kernel threads are sampled too.
+    pub kernel_threads: bool,
+    /// The programs write diagnostics to this process's log.
+    pub bpf_log: bool,
+    /// The whole log of the verifier where it refuses a program: megabytes, and minutes.
+    pub verifier_log: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            frequency_hz: 19,
+            form: FormChoice::Auto,
+            ring_bytes: agent_ebpf::limits::RING_BYTES_DEFAULT,
+            pid_filter: None,
+            kernel_threads: true,
+            bpf_log: false,
+            verifier_log: false,
+        }
+    }
+}
+
+/// Which form of the programs is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FormChoice {
+    /// The first that the kernel takes.
+    #[default]
+    Auto,
+    /// `bpf_loop` or nothing.
+    BpfLoop,
+    /// Tail calls or nothing.
+    TailCalls,
+}
+
+/// A form of the programs; both do the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The walk is a `bpf_loop` (kernel 5.17): up to 1,024 user frames.
+    BpfLoop,
+    /// The walk is a chain of tail calls: up to 256 user frames.
+    TailCalls,
+}
 
 /// One user frame as the walker saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +197,7 @@ pub enum Record {
 pub struct TableId(pub u32);
 
 /// How one mapping of a process is unwound.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MappingUnwind {
     /// By this table; table addresses are `address - bias`.
     Table(TableId),
@@ -137,7 +208,7 @@ pub enum MappingUnwind {
 }
 
 /// One executable mapping of a process, as the walker sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WalkMapping {
     /// First address.
     pub start: AbsAddr,
@@ -148,3 +219,6 @@ pub struct WalkMapping {
     /// What to do there.
     pub unwind: MappingUnwind,
 }
+
+#[cfg(test)]
+mod tests;

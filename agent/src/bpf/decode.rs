@@ -1,0 +1,83 @@
+//! Decodes records of the BPF ring buffer. Pure; every length is checked, though the writer is our own
+//! program: a reader that trusts its writer hides the writer's defects.
+
+use super::{RawSample, Record, UserFrame};
+use crate::address::{AbsAddr, Generation, Pid, Tid};
+use crate::clock::MonotonicNs;
+use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind, SampleHeader, UnknownMapping};
+use std::mem::offset_of;
+
+/// Reads a little-endian number of `N` bytes at `offset`, if it lies inside.
+pub(super) fn bytes_at<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
+    bytes.get(offset..offset.checked_add(N)?)?.try_into().ok()
+}
+
+pub(super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    bytes_at(bytes, offset).map(u16::from_ne_bytes)
+}
+
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes_at(bytes, offset).map(u32::from_ne_bytes)
+}
+
+pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
+    bytes_at(bytes, offset).map(u64::from_ne_bytes)
+}
+
+/// Bytes up to the first NUL.
+pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
+    bytes.split(|byte| *byte == 0).next().unwrap_or_default()
+}
+
+/// The record in `bytes`; `None` if it is none of ours.
+pub(super) fn record(bytes: &[u8]) -> Option<Record> {
+    let kind = u32_at(bytes, 0)?;
+    if kind == RecordKind::Sample as u32 {
+        sample(bytes).map(Record::Sample)
+    } else if kind == RecordKind::UnknownMapping as u32 {
+        unknown_mapping(bytes)
+    } else {
+        None
+    }
+}
+
+fn sample(bytes: &[u8]) -> Option<RawSample> {
+    let kernel_frames = usize::from(u16_at(bytes, offset_of!(SampleHeader, kernel_frames))?);
+    let user_frames = usize::from(u16_at(bytes, offset_of!(SampleHeader, user_frames))?);
+    let frames = bytes.get(size_of::<SampleHeader>()..)?;
+    let (words, rest) = frames.as_chunks::<8>();
+    if !rest.is_empty() || words.len() != kernel_frames + user_frames {
+        return None;
+    }
+    let (kernel, user) = words.split_at(kernel_frames);
+    let comm = bytes_at::<16>(bytes, offset_of!(SampleHeader, comm))?;
+    Some(RawSample {
+        cpu: u32_at(bytes, offset_of!(SampleHeader, cpu))?,
+        pid: Pid(u32_at(bytes, offset_of!(SampleHeader, tgid))?),
+        tid: Tid(u32_at(bytes, offset_of!(SampleHeader, tid))?),
+        time: MonotonicNs(u64_at(bytes, offset_of!(SampleHeader, time_ns))?),
+        cgroup_id: u64_at(bytes, offset_of!(SampleHeader, cgroup_id))?,
+        generation: Generation(u32_at(bytes, offset_of!(SampleHeader, generation))?),
+        outcome: Outcome::from_number(u16_at(bytes, offset_of!(SampleHeader, outcome))?)?,
+        run_ns: u32_at(bytes, offset_of!(SampleHeader, run_ns))?,
+        comm: until_nul(&comm).to_vec(),
+        kernel: kernel.iter().map(|word| AbsAddr(u64::from_ne_bytes(*word))).collect(),
+        user: user.iter().map(|word| user_frame(u64::from_ne_bytes(*word))).collect(),
+    })
+}
+
+fn user_frame(word: u64) -> UserFrame {
+    UserFrame { address: AbsAddr(word & !FRAME_EXACT), exact: word & FRAME_EXACT != 0 }
+}
+
+fn unknown_mapping(bytes: &[u8]) -> Option<Record> {
+    if bytes.len() != size_of::<UnknownMapping>() {
+        return None;
+    }
+    let address = u64_at(bytes, offset_of!(UnknownMapping, address))?;
+    Some(Record::UnknownMapping {
+        pid: Pid(u32_at(bytes, offset_of!(UnknownMapping, tgid))?),
+        address: (address != 0).then_some(AbsAddr(address)),
+        time: MonotonicNs(u64_at(bytes, offset_of!(UnknownMapping, time_ns))?),
+    })
+}

@@ -1,0 +1,191 @@
+//! Loads the programs: chooses the form that this kernel takes, sets the switches, and attaches what is
+//! not a clock. It reads no record.
+
+use super::error::source_errno;
+use super::{BpfError, Form, FormChoice, Options, object};
+use agent_ebpf::UserRegisters;
+use aya::maps::{Map, MapData, ProgramArray};
+use aya::programs::{PerfEvent, ProgramError, ProgramFd, RawTracePoint};
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use rustix::process::{Resource, Rlimit};
+
+/// A loaded object: maps made, programs accepted by the verifier, nothing attached to a clock yet.
+pub(super) struct Loaded {
+    pub(super) ebpf: Ebpf,
+    pub(super) form: Form,
+}
+
+/// Loads the first form that the kernel takes.
+pub(super) fn load(options: &Options) -> Result<Loaded, BpfError> {
+    let object = object::OBJECT.ok_or(BpfError::NotBuilt)?;
+    raise_memlock();
+    let forms: &[Form] = match options.form {
+        FormChoice::Auto => &[Form::BpfLoop, Form::TailCalls],
+        FormChoice::BpfLoop => &[Form::BpfLoop],
+        FormChoice::TailCalls => &[Form::TailCalls],
+    };
+    let mut attempts = Vec::new();
+    let mut errno = None;
+    for &form in forms {
+        let mut ebpf = load_object(object, options)?;
+        match load_form(&mut ebpf, form) {
+            Ok(()) => return Ok(Loaded { ebpf, form }),
+            Err(error) => {
+                errno = source_errno(&error);
+                attempts.push((form, in_short(&error)));
+            }
+        }
+    }
+    Err(BpfError::Refused { errno, attempts })
+}
+
+/// Before 5.11 the kernel counts BPF memory against this limit. Later it changes nothing, and without the
+/// right to raise it the load itself says what is missing.
+fn raise_memlock() {
+    let unlimited = Rlimit { current: None, maximum: None };
+    if let Err(errno) = rustix::process::setrlimit(Resource::Memlock, unlimited) {
+        tracing::debug!(%errno, "RLIMIT_MEMLOCK stays as it is");
+    }
+}
+
+fn load_object(object: &[u8], options: &Options) -> Result<Ebpf, BpfError> {
+    let level = if options.verifier_log {
+        VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS
+    } else {
+        // The default level makes aya repeat a refused load with a growing log: minutes, measured.
+        VerifierLogLevel::STATS
+    };
+    let registers = UserRegisters::Helper as u32;
+    let filtered = u32::from(options.pid_filter.is_some());
+    let kernel_threads = u32::from(options.kernel_threads);
+    let wake_bytes = u64::from(options.ring_bytes / 4);
+    EbpfLoader::new()
+        .btf(None)
+        .verifier_log_level(level)
+        .map_max_entries("RECORDS", options.ring_bytes)
+        .override_global("USER_REGISTERS", &registers, true)
+        .override_global("FILTERED", &filtered, true)
+        .override_global("KERNEL_THREADS", &kernel_threads, true)
+        .override_global("WAKE_BYTES", &wake_bytes, true)
+        .load(object)
+        .map_err(|source| BpfError::Object { source: Box::new(source) })
+}
+
+fn load_form(ebpf: &mut Ebpf, form: Form) -> Result<(), ProgramError> {
+    match form {
+        Form::BpfLoop => load_perf_event(ebpf, "sample_loop"),
+        Form::TailCalls => {
+            load_perf_event(ebpf, "walk_tail")?;
+            load_perf_event(ebpf, "sample_tail")?;
+            set_tail(ebpf)
+        }
+    }
+}
+
+fn load_perf_event(ebpf: &mut Ebpf, name: &str) -> Result<(), ProgramError> {
+    perf_event(ebpf, name)?.load()
+}
+
+fn perf_event<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut PerfEvent, ProgramError> {
+    ebpf.program_mut(name).ok_or(ProgramError::NotLoaded)?.try_into()
+}
+
+fn set_tail(ebpf: &mut Ebpf) -> Result<(), ProgramError> {
+    let program: ProgramFd = perf_event(ebpf, "walk_tail")?.fd()?.try_clone()?;
+    let map = ebpf.map_mut("TAIL").ok_or(ProgramError::NotLoaded)?;
+    ProgramArray::try_from(map)?.set(0, &program, 0)?;
+    Ok(())
+}
+
+/// The program that the clocks run.
+pub(super) fn sampler(ebpf: &mut Ebpf, form: Form) -> Result<&ProgramFd, BpfError> {
+    let name = match form {
+        Form::BpfLoop => "sample_loop",
+        Form::TailCalls => "sample_tail",
+    };
+    let missing = BpfError::Missing { kind: "program", name };
+    perf_event(ebpf, name).and_then(|program| program.fd()).map_err(|_not_loaded| missing)
+}
+
+/// Loads and attaches the program that drops the mappings of a process at exec.
+pub(super) fn attach_exec(ebpf: &mut Ebpf) -> Result<(), BpfError> {
+    let name = "process_exec";
+    let program = ebpf.program_mut(name).ok_or(BpfError::Missing { kind: "program", name })?;
+    let mut attach = || {
+        let program: &mut RawTracePoint = program.try_into()?;
+        program.load()?;
+        program.attach("sched_process_exec")
+    };
+    let attached: Result<_, ProgramError> = attach();
+    attached.map(|_| ()).map_err(|error| BpfError::Attach {
+        what: "the raw tracepoint sched_process_exec",
+        detail: in_short(&error),
+        errno: source_errno(&error),
+    })
+}
+
+/// Takes a map out of the object, as the type that its user wants.
+pub(super) fn take_map<T>(ebpf: &mut Ebpf, name: &'static str) -> Result<T, BpfError>
+where
+    T: TryFrom<Map, Error = aya::maps::MapError>,
+{
+    let map = ebpf.take_map(name).ok_or(BpfError::Missing { kind: "map", name })?;
+    T::try_from(map).map_err(BpfError::map(name))
+}
+
+/// Kernel memory of all maps of the object, bytes.
+pub(super) fn map_bytes(ebpf: &Ebpf) -> Result<u64, BpfError> {
+    ebpf.maps().try_fold(0u64, |sum, (_, map)| Ok(sum + super::raw::map_bytes(map_fd(map))?))
+}
+
+fn map_fd(map: &Map) -> std::os::fd::BorrowedFd<'_> {
+    use std::os::fd::AsFd as _;
+    let data: &MapData = match map {
+        Map::Array(data)
+        | Map::ArrayOfMaps(data)
+        | Map::BloomFilter(data)
+        | Map::CgroupArray(data)
+        | Map::CgroupStorage(data)
+        | Map::CgrpStorage(data)
+        | Map::CpuMap(data)
+        | Map::DevMap(data)
+        | Map::DevMapHash(data)
+        | Map::HashMap(data)
+        | Map::HashOfMaps(data)
+        | Map::InodeStorage(data)
+        | Map::LpmTrie(data)
+        | Map::LruHashMap(data)
+        | Map::PerCpuArray(data)
+        | Map::PerCpuCgroupStorage(data)
+        | Map::PerCpuHashMap(data)
+        | Map::PerCpuLruHashMap(data)
+        | Map::PerfEventArray(data)
+        | Map::ProgramArray(data)
+        | Map::Queue(data)
+        | Map::ReusePortSockArray(data)
+        | Map::RingBuf(data)
+        | Map::SockHash(data)
+        | Map::SockMap(data)
+        | Map::SkStorage(data)
+        | Map::Stack(data)
+        | Map::StackTraceMap(data)
+        | Map::Unsupported(data)
+        | Map::XskMap(data) => data,
+    };
+    data.fd().as_fd()
+}
+
+/// The error in one line. A verifier log has thousands, and its last ones say why.
+fn in_short(error: &ProgramError) -> String {
+    const LINES: usize = 3;
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            let mut last: Vec<&str> =
+                log.lines().rev().filter(|line| !line.trim().is_empty()).take(LINES).collect();
+            last.reverse();
+            format!("{io_error}: {}", last.join(" / "))
+        }
+        other => format!("{:#}", anyhow::Error::msg(other.to_string())),
+    }
+}

@@ -1,0 +1,109 @@
+//! The few bpf(2) calls that aya 0.14 does not offer. No knowledge of profiles.
+
+use super::BpfError;
+use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_map_type};
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+/// Type id of the key and of the value in [`load_value_btf`].
+const BTF_KEY: u32 = 1;
+const BTF_VALUE: u32 = 3;
+
+fn bpf(command: bpf_cmd, attr: &mut bpf_attr, call: &'static str) -> Result<OwnedFd, BpfError> {
+    let size = size_of::<bpf_attr>();
+    // SAFETY: `attr` is initialised, and everything it points to lives until the call returns.
+    let fd = unsafe { libc::syscall(libc::SYS_bpf, command as u32, &raw mut *attr, size) };
+    let fd = i32::try_from(fd).unwrap_or(-1);
+    if fd < 0 {
+        return Err(BpfError::last(call));
+    }
+    // SAFETY: the call returned a descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn zeroed() -> bpf_attr {
+    // SAFETY: a union of plain integers; the kernel wants unused bytes to be zero.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Describes a map value of `bytes` bytes to the kernel: `struct { u32 values[bytes / 4]; }`.
+pub(super) fn load_value_btf(bytes: usize) -> Result<OwnedFd, BpfError> {
+    let blob = value_btf(u32::try_from(bytes).expect("a chunk has 24 KiB"));
+    let mut attr = zeroed();
+    // SAFETY: the fields of this command, in a zeroed union.
+    let fields = unsafe { &mut attr.__bindgen_anon_7 };
+    fields.btf = blob.as_ptr() as u64;
+    fields.btf_size = u32::try_from(blob.len()).expect("about a hundred bytes");
+    bpf(bpf_cmd::BPF_BTF_LOAD, &mut attr, "bpf(BPF_BTF_LOAD)")
+}
+
+/// The format of Documentation/bpf/btf.rst: header, types, strings.
+fn value_btf(bytes: u32) -> Vec<u8> {
+    const KIND_INT: u32 = 1 << 24;
+    const KIND_ARRAY: u32 = 3 << 24;
+    const KIND_STRUCT: u32 = 4 << 24;
+    let strings = b"\0u32\0chunk\0values\0";
+    let (name_u32, name_chunk, name_values) = (1, 5, 11);
+    let types: [u32; 16] = [
+        name_u32,
+        KIND_INT,
+        4,
+        32, // 1: four bytes, 32 bits
+        0,
+        KIND_ARRAY,
+        0,
+        BTF_KEY,
+        BTF_KEY,
+        bytes / 4, // 2: u32[bytes / 4]
+        name_chunk,
+        KIND_STRUCT | 1,
+        bytes,
+        name_values,
+        2,
+        0, // 3: one member of type 2
+    ];
+    let types_bytes = u32::try_from(size_of_val(&types)).expect("64 bytes");
+    let strings_bytes = u32::try_from(strings.len()).expect("18 bytes");
+    let mut blob = Vec::new();
+    blob.extend_from_slice(&0xeb9f_u16.to_ne_bytes());
+    blob.extend_from_slice(&[1, 0]); // version, flags
+    for word in [24, 0, types_bytes, types_bytes, strings_bytes].iter().chain(&types) {
+        blob.extend_from_slice(&word.to_ne_bytes());
+    }
+    blob.extend_from_slice(strings);
+    blob
+}
+
+/// An array map of `entries` values of `value_bytes` bytes, described by `btf`.
+pub(super) fn create_array(
+    value_bytes: usize,
+    entries: usize,
+    btf: BorrowedFd<'_>,
+) -> Result<OwnedFd, BpfError> {
+    let mut attr = zeroed();
+    // SAFETY: the fields of this command, in a zeroed union.
+    let fields = unsafe { &mut attr.__bindgen_anon_1 };
+    fields.map_type = bpf_map_type::BPF_MAP_TYPE_ARRAY as u32;
+    fields.key_size = 4;
+    fields.value_size = u32::try_from(value_bytes).expect("24 KiB");
+    fields.max_entries = u32::try_from(entries).expect("128");
+    fields.btf_fd = btf.as_raw_fd().cast_unsigned();
+    fields.btf_key_type_id = BTF_KEY;
+    fields.btf_value_type_id = BTF_VALUE;
+    for (to, from) in fields.map_name.iter_mut().zip(b"SLAB") {
+        *to = from.cast_signed();
+    }
+    bpf(bpf_cmd::BPF_MAP_CREATE, &mut attr, "bpf(BPF_MAP_CREATE) for a slab of unwind rows")
+}
+
+/// Kernel memory of a map in bytes, as `/proc/self/fdinfo` states it.
+pub(super) fn map_bytes(map: BorrowedFd<'_>) -> Result<u64, BpfError> {
+    let call = "/proc/self/fdinfo of a BPF map";
+    let path = format!("/proc/self/fdinfo/{}", map.as_raw_fd());
+    let text = std::fs::read_to_string(path).map_err(|source| BpfError::System { call, source })?;
+    let memlock = text.lines().find_map(|line| line.strip_prefix("memlock:"));
+    memlock.and_then(|value| value.trim().parse().ok()).ok_or_else(|| BpfError::System {
+        call,
+        source: io::Error::new(io::ErrorKind::InvalidData, "no line `memlock:`"),
+    })
+}

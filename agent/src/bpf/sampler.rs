@@ -1,0 +1,269 @@
+//! The running sampler: owns programs, clocks and rings, and hands out what they write.
+
+use super::lifecycle::{self, Malformed};
+use super::order::Order;
+use super::perf::{CpuClock, LifecycleRing, online_cpus};
+use super::statistics::{CpuStatistics, Statistics};
+use super::{BpfError, Form, Options, Record, Tables, decode, loader};
+use crate::address::Pid;
+use crate::clock::monotonic_now;
+use crate::limits::{FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
+use agent_ebpf::Counters;
+use aya::Ebpf;
+use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use rustix::event::epoll;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Duration;
+
+/// Samples every CPU that was online when it was loaded. Dropping it stops the clocks, detaches and
+/// unloads everything, except what a [`Tables`] still holds.
+pub struct Sampler {
+    clocks: Vec<CpuClock>,
+    lifecycle: Vec<LifecycleRing>,
+    epoll: OwnedFd,
+    records: RingBuf<MapData>,
+    counters: PerCpuArray<MapData, Counters>,
+    filter: HashMap<MapData, u32, u8>,
+    order: Order,
+    form: Form,
+    map_bytes: u64,
+    build_ids: bool,
+    lifecycle_lost: u64,
+    malformed: u64,
+    /// Programs and their links: last, so that the clocks are gone before it.
+    _ebpf: Ebpf,
+}
+
+impl Sampler {
+    /// Loads and attaches everything; the lifecycle records begin at once, the samples with
+    /// [`Sampler::start`]. The tables are a value of their own, so that they can be filled while records
+    /// are handed out.
+    ///
+    /// # Errors
+    /// If the options are out of range or the kernel refuses a step; each error says what is missing.
+    pub fn load(options: &Options) -> Result<(Self, Tables), BpfError> {
+        check(options)?;
+        let loader::Loaded { mut ebpf, form } = loader::load(options)?;
+        let map_bytes = loader::map_bytes(&ebpf)?;
+        let cpus = online_cpus()?;
+        let (lifecycle, build_ids) = open_lifecycle(&cpus)?;
+        loader::attach_exec(&mut ebpf)?;
+        let clocks = cpus.iter().map(|cpu| CpuClock::open(*cpu, options.frequency_hz));
+        let clocks = clocks.collect::<Result<Vec<_>, _>>()?;
+        let program = loader::sampler(&mut ebpf, form)?;
+        clocks.iter().try_for_each(|clock| clock.attach(program.as_fd()))?;
+        let tables = Tables::take(&mut ebpf)?;
+        let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
+        let epoll = watch(&records, &lifecycle)?;
+        let mut sampler = Self {
+            clocks,
+            lifecycle,
+            epoll,
+            records,
+            counters: loader::take_map(&mut ebpf, "COUNTERS")?,
+            filter: loader::take_map(&mut ebpf, "FILTER")?,
+            order: Order::default(),
+            form,
+            map_bytes,
+            build_ids,
+            lifecycle_lost: 0,
+            malformed: 0,
+            _ebpf: ebpf,
+        };
+        for pid in options.pid_filter.iter().flatten() {
+            sampler.include(*pid)?;
+        }
+        Ok((sampler, tables))
+    }
+
+    /// Starts the clocks.
+    ///
+    /// # Errors
+    /// If the kernel refuses; no capability is needed.
+    pub fn start(&self) -> Result<(), BpfError> {
+        self.clocks.iter().try_for_each(|clock| clock.enable(true))
+    }
+
+    /// Stops the clocks. What is in the rings stays, and [`Sampler::flush`] hands it out.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn stop(&self) -> Result<(), BpfError> {
+        self.clocks.iter().try_for_each(|clock| clock.enable(false))
+    }
+
+    /// Waits until the kernel wakes the reader or `timeout` is over, then hands out all records that are
+    /// complete, in the order of their times: an event of a process goes before samples of later time.
+    /// Notes of unknown mappings do not wait for their turn. Returns how many records were handed out.
+    ///
+    /// # Errors
+    /// If waiting fails.
+    pub fn poll(
+        &mut self,
+        timeout: Duration,
+        each: &mut impl FnMut(Record),
+    ) -> Result<usize, BpfError> {
+        self.wait(timeout)?;
+        let before = monotonic_now();
+        let notes = self.drain(each);
+        Ok(notes + self.order.deliver(before, each))
+    }
+
+    /// Hands out everything that was written so far, without waiting.
+    pub fn flush(&mut self, each: &mut impl FnMut(Record)) -> usize {
+        let notes = self.drain(each);
+        notes + self.order.flush(each)
+    }
+
+    /// Samples `pid` too, where a filter was asked for.
+    ///
+    /// # Errors
+    /// If the filter is full or the kernel refuses.
+    pub fn include(&mut self, pid: Pid) -> Result<(), BpfError> {
+        self.filter.insert(pid.0, 1, 0).map_err(BpfError::map("FILTER"))
+    }
+
+    /// Samples `pid` no more, where a filter was asked for.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or `pid` was not included.
+    pub fn exclude(&mut self, pid: Pid) -> Result<(), BpfError> {
+        self.filter.remove(&pid.0).map_err(BpfError::map("FILTER"))
+    }
+
+    /// What was counted so far.
+    ///
+    /// # Errors
+    /// If the kernel refuses to show its counters.
+    pub fn statistics(&self) -> Result<Statistics, BpfError> {
+        let counters = self.counters.get(&0, 0).map_err(BpfError::map("COUNTERS"))?;
+        let mut cpus = Vec::with_capacity(self.clocks.len());
+        for clock in &self.clocks {
+            let index = usize::try_from(clock.cpu).unwrap_or(usize::MAX);
+            cpus.push(CpuStatistics {
+                cpu: clock.cpu,
+                ticks_expected: clock.ticks_expected()?,
+                counters: counters.get(index).copied().unwrap_or_default(),
+            });
+        }
+        Ok(Statistics {
+            cpus,
+            lifecycle_lost: self.lifecycle_lost,
+            malformed: self.malformed,
+            waiting: self.order.len(),
+        })
+    }
+
+    /// Kernel memory of the maps of fixed size, bytes; the slabs of the tables come on top
+    /// ([`Tables::sizes`]).
+    #[must_use]
+    pub fn map_bytes(&self) -> u64 {
+        self.map_bytes
+    }
+
+    /// The form of the programs that this kernel took.
+    #[must_use]
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// True if the kernel puts build ids into lifecycle records (5.12 and newer).
+    #[must_use]
+    pub fn kernel_build_ids(&self) -> bool {
+        self.build_ids
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<(), BpfError> {
+        let timeout = rustix::time::Timespec::try_from(timeout).ok();
+        let mut events = Vec::with_capacity(64);
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(&mut events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(BpfError::System { call: "epoll_wait", source: errno.into() }),
+        }
+    }
+
+    /// Takes everything out of the rings: samples first. An event that precedes a sample that was taken is
+    /// then in the lifecycle rings already.
+    fn drain(&mut self, each: &mut impl FnMut(Record)) -> usize {
+        let mut notes = 0;
+        for _ in 0..POLL_RECORDS_MAX {
+            let Some(item) = self.records.next() else { break };
+            match decode::record(&item) {
+                Some(Record::Sample(sample)) => {
+                    self.order.push(sample.time, Record::Sample(sample))
+                }
+                Some(note) => {
+                    notes += 1;
+                    each(note);
+                }
+                None => self.malformed += 1,
+            }
+        }
+        let (order, malformed, lost) =
+            (&mut self.order, &mut self.malformed, &mut self.lifecycle_lost);
+        for ring in &mut self.lifecycle {
+            ring.drain(POLL_RECORDS_MAX, &mut |record| match lifecycle::event(record) {
+                Ok(Some((time, event))) => {
+                    if let super::ProcessEvent::Lost { count } = event {
+                        *lost += count;
+                    }
+                    order.push(time, Record::Process(event));
+                }
+                Ok(None) => {}
+                Err(Malformed) => *malformed += 1,
+            });
+        }
+        notes
+    }
+}
+
+impl std::fmt::Debug for Sampler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sampler").field("form", &self.form).finish_non_exhaustive()
+    }
+}
+
+fn check(options: &Options) -> Result<(), BpfError> {
+    let hz = options.frequency_hz;
+    if hz == 0 || hz > FREQUENCY_HZ_MAX {
+        return Err(BpfError::Frequency { hz, max: FREQUENCY_HZ_MAX });
+    }
+    let bytes = options.ring_bytes;
+    if !bytes.is_power_of_two() || bytes < 4096 {
+        return Err(BpfError::RingBytes { bytes });
+    }
+    Ok(())
+}
+
+/// Opens the lifecycle rings, with build ids if the kernel has them.
+fn open_lifecycle(cpus: &[u32]) -> Result<(Vec<LifecycleRing>, bool), BpfError> {
+    let open = |build_id| {
+        cpus.iter().map(|cpu| LifecycleRing::open(*cpu, build_id)).collect::<Result<Vec<_>, _>>()
+    };
+    match open(true) {
+        Ok(rings) => Ok((rings, true)),
+        Err(BpfError::Perf { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => {
+            open(false).map(|rings| (rings, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// One descriptor to wait on. Edge-triggered: a ring that merely holds data does not end the wait, only a
+/// writer that wakes the reader does.
+fn watch(records: &RingBuf<MapData>, lifecycle: &[LifecycleRing]) -> Result<OwnedFd, BpfError> {
+    let failed =
+        |call| move |errno: rustix::io::Errno| BpfError::System { call, source: errno.into() };
+    let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    let data = epoll::EventData::new_u64(0);
+    epoll::add(&watched, records, data, flags).map_err(failed("epoll_ctl"))?;
+    for ring in lifecycle {
+        epoll::add(&watched, ring, data, flags).map_err(failed("epoll_ctl"))?;
+    }
+    Ok(watched)
+}

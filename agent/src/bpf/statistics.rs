@@ -1,0 +1,71 @@
+//! What the kernel side counted, for the ledger and the metrics. Numbers only.
+
+use agent_ebpf::{Counters, Outcome};
+
+/// The counters of one sampled CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuStatistics {
+    /// Logical CPU.
+    pub cpu: u32,
+    /// Ticks that the clock should have made while it was enabled.
+    pub ticks_expected: u64,
+    /// What the programs counted there.
+    pub counters: Counters,
+}
+
+impl CpuStatistics {
+    /// Ticks at which the sampler did not run, because another BPF program ran on the CPU or because the
+    /// virtual machine did not get its turn. The kernel does not count them: a difference.
+    #[must_use]
+    pub fn missed(&self) -> u64 {
+        self.ticks_expected.saturating_sub(self.counters.runs)
+    }
+}
+
+/// The counters of all sampled CPUs, and of the reader.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// One for each sampled CPU.
+    pub cpus: Vec<CpuStatistics>,
+    /// Lifecycle records that the kernel dropped because a ring was full.
+    pub lifecycle_lost: u64,
+    /// Records that could not be decoded: a defect, or a kernel that writes them otherwise.
+    pub malformed: u64,
+    /// Records that wait in the reader for earlier ones.
+    pub waiting: usize,
+}
+
+impl Statistics {
+    /// The sums over all CPUs.
+    #[must_use]
+    pub fn total(&self) -> CpuStatistics {
+        let mut total = CpuStatistics::default();
+        for cpu in &self.cpus {
+            total.ticks_expected += cpu.ticks_expected;
+            add(&mut total.counters, &cpu.counters);
+        }
+        total
+    }
+}
+
+fn add(total: &mut Counters, more: &Counters) {
+    total.runs += more.runs;
+    total.idle += more.idle;
+    total.shipped += more.shipped;
+    total.lost += more.lost;
+    total.filtered += more.filtered;
+    total.notes += more.notes;
+    total.notes_held += more.notes_held;
+    total.notes_lost += more.notes_lost;
+    total.execs += more.execs;
+    total.run_ns += more.run_ns;
+    for (total, more) in total.outcomes.iter_mut().zip(more.outcomes) {
+        *total += more;
+    }
+}
+
+/// How many walks ended with `outcome`.
+#[must_use]
+pub fn outcomes_of(counters: &Counters, outcome: Outcome) -> u64 {
+    counters.outcomes.get(usize::from(outcome as u16)).copied().unwrap_or(0)
+}

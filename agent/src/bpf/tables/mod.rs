@@ -1,0 +1,358 @@
+//! The unwind tables in BPF memory: rows of files, mappings of processes. Written here, read by the
+//! walker at any time; so everything is written into unused places and then published by one store.
+//!
+//! What to load for which process is `process`'s decision.
+
+mod layouts;
+mod rules;
+mod slabs;
+mod space;
+
+use super::{BpfError, MappingUnwind, TableId, WalkMapping};
+use crate::address::{Generation, Pid};
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::unwind::RowTable;
+use agent_ebpf::limits::{
+    CHUNK_ROWS, CHUNKS_PER_TABLE_MAX, MAPPINGS_PER_PAGE, PROCESSES_MAX, RULES_MAX,
+};
+use agent_ebpf::{MappingPage, MappingTarget, ProcessEntry, RuleKind, UnwindRule};
+use aya::Ebpf;
+use aya::maps::{Array, MapData, MapError};
+use layouts::{LayoutKey, Layouts};
+use rules::Rules;
+use slabs::Slabs;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The tables of one loaded sampler.
+pub struct Tables {
+    processes_map: aya::maps::HashMap<MapData, u32, ProcessEntry>,
+    rules_map: Array<MapData, UnwindRule>,
+    rules: Rules,
+    slabs: Slabs,
+    layouts: Layouts,
+    tables: HashMap<TableId, Table>,
+    next_table: u32,
+    processes: HashMap<Pid, LayoutKey>,
+}
+
+/// One file's rows.
+#[derive(Debug)]
+struct Table {
+    chunks: Range<usize>,
+    rows: usize,
+    base: u64,
+    /// Each rule once.
+    rules: Vec<u16>,
+    /// Layouts that refer to it.
+    layouts: u32,
+    /// It goes when no layout refers to it any more.
+    removed: bool,
+}
+
+/// What the tables hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TableSizes {
+    /// Files.
+    pub tables: usize,
+    /// Their rows.
+    pub rows: usize,
+    /// Chunks of 4,096 rows in use.
+    pub chunks: usize,
+    /// Slabs of 128 chunks that exist.
+    pub slabs: usize,
+    /// Kernel memory of the slabs, bytes. The other maps have a fixed size, see `Sampler::map_bytes`.
+    pub slab_bytes: u64,
+    /// Distinct rules.
+    pub rules: usize,
+    /// Processes with a layout.
+    pub processes: usize,
+    /// Distinct layouts.
+    pub layouts: usize,
+    /// Pages of 64 mappings in use.
+    pub pages: usize,
+}
+
+impl Tables {
+    /// Takes the maps out of the loaded object.
+    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, BpfError> {
+        let slabs = Slabs::new(
+            super::loader::take_map(ebpf, "SLABS")?,
+            super::loader::take_map(ebpf, "CHUNK_STARTS")?,
+        )?;
+        let layouts = Layouts::new(
+            super::loader::take_map(ebpf, "PAGES")?,
+            super::loader::take_map(ebpf, "PAGE_STARTS")?,
+        );
+        Ok(Self {
+            processes_map: super::loader::take_map(ebpf, "PROCESSES")?,
+            rules_map: super::loader::take_map(ebpf, "RULES")?,
+            // Number 0 is `NoInfo`, which is all zeros, as the map is when it is new.
+            rules: Rules::new(),
+            slabs,
+            layouts,
+            tables: HashMap::new(),
+            next_table: 0,
+            processes: HashMap::new(),
+        })
+    }
+
+    /// Loads the rows of a file.
+    ///
+    /// # Errors
+    /// If the table is malformed, the memory is used up, or the kernel refuses; nothing is changed then.
+    pub fn insert(&mut self, table: &RowTable) -> Result<TableId, BpfError> {
+        check(table)?;
+        let now = monotonic_now();
+        let numbers = self.intern(&table.rules, now)?;
+        // An address before the first row must not find that row.
+        let lead = table.pcs.first().is_some_and(|first| *first != 0).then_some((0, 0));
+        let rows = table.pcs.iter().zip(&table.rule_indices);
+        let rows = rows.map(|(pc, index)| (*pc, numbers[usize::from(*index)]));
+        let count = table.pcs.len() + usize::from(lead.is_some());
+        match self.slabs.write(lead.into_iter().chain(rows), count, now) {
+            Ok(chunks) => {
+                let id = TableId(self.next_table);
+                self.next_table = self.next_table.wrapping_add(1);
+                let (rows, base) = (table.pcs.len(), table.base);
+                let table =
+                    Table { chunks, rows, base, rules: numbers, layouts: 0, removed: false };
+                self.tables.insert(id, table);
+                Ok(id)
+            }
+            Err(error) => {
+                self.release_rules(&numbers, now);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes a table; its memory is used again when no process refers to it any more.
+    pub fn remove(&mut self, id: TableId) {
+        if let Some(table) = self.tables.get_mut(&id) {
+            table.removed = true;
+            self.drop_if_unused(id, monotonic_now());
+        }
+    }
+
+    /// Publishes the mappings of a process, in place of what was there. Returns how many mappings were
+    /// left out because they overlap others or are more than the limit.
+    ///
+    /// # Errors
+    /// If a table does not exist, the memory is used up, or the kernel refuses; what was there stays.
+    pub fn set_process(
+        &mut self,
+        pid: Pid,
+        generation: Generation,
+        mappings: &[WalkMapping],
+    ) -> Result<usize, BpfError> {
+        let now = monotonic_now();
+        let (mappings, left_out) = layouts::normalized(mappings);
+        let key = self.layouts.key(&mappings);
+        let pages = match self.layouts.share(key) {
+            Some(pages) => pages,
+            None => self.write_layout(key, &mappings, now)?,
+        };
+        let entry = ProcessEntry {
+            generation: generation.0,
+            first_page: u16::try_from(pages.start).expect("below 8,192"),
+            pages: u16::try_from(pages.len()).expect("at most 128"),
+        };
+        if let Err(error) = self.processes_map.insert(pid.0, entry, 0) {
+            self.release_layout(key, now);
+            return Err(process_error(error));
+        }
+        if let Some(old) = self.processes.insert(pid, key) {
+            self.release_layout(old, now);
+        }
+        Ok(left_out)
+    }
+
+    /// Forgets a process.
+    ///
+    /// # Errors
+    /// If the kernel refuses. That the entry is gone already, by exec, is none.
+    pub fn remove_process(&mut self, pid: Pid) -> Result<(), BpfError> {
+        let removed = match self.processes_map.remove(&pid.0) {
+            Ok(()) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) if super::error::source_errno(&error) == Some(libc::ENOENT) => Ok(()),
+            Err(error) => Err(process_error(error)),
+        };
+        if let Some(key) = self.processes.remove(&pid) {
+            self.release_layout(key, monotonic_now());
+        }
+        removed
+    }
+
+    /// What the tables hold.
+    #[must_use]
+    pub fn sizes(&self) -> TableSizes {
+        let (chunks, slabs) = self.slabs.sizes();
+        let (pages, layouts) = self.layouts.sizes();
+        TableSizes {
+            tables: self.tables.len(),
+            rows: self.tables.values().map(|table| table.rows).sum(),
+            chunks,
+            slabs,
+            slab_bytes: self.slabs.bytes(),
+            rules: self.rules.len(),
+            processes: self.processes.len(),
+            layouts,
+            pages,
+        }
+    }
+
+    fn intern(&mut self, rules: &[UnwindRule], now: MonotonicNs) -> Result<Vec<u16>, BpfError> {
+        let mut numbers = Vec::with_capacity(rules.len());
+        for rule in rules {
+            match self.intern_one(*rule, now) {
+                Ok(number) => numbers.push(number),
+                Err(error) => {
+                    self.release_rules(&numbers, now);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(numbers)
+    }
+
+    fn intern_one(&mut self, rule: UnwindRule, now: MonotonicNs) -> Result<u16, BpfError> {
+        let full = BpfError::Full { what: "unwind rules", limit: RULES_MAX };
+        let interned = self.rules.intern(rule, now).ok_or(full)?;
+        if interned.new
+            && let Err(error) = self.rules_map.set(u32::from(interned.number), rule, 0)
+        {
+            self.rules.release(interned.number, now);
+            return Err(BpfError::Map { map: "RULES", source: error });
+        }
+        Ok(interned.number)
+    }
+
+    fn release_rules(&mut self, numbers: &[u16], now: MonotonicNs) {
+        for number in numbers {
+            self.rules.release(*number, now);
+        }
+    }
+
+    fn write_layout(
+        &mut self,
+        key: LayoutKey,
+        mappings: &[WalkMapping],
+        now: MonotonicNs,
+    ) -> Result<Range<usize>, BpfError> {
+        let mut pages = Vec::new();
+        let mut tables = Vec::new();
+        for part in mappings.chunks(MAPPINGS_PER_PAGE) {
+            pages.push(self.page(part, &mut tables, now)?);
+        }
+        if pages.is_empty() {
+            pages.push(MappingPage::EMPTY); // a process that has nothing executable is known all the same
+        }
+        tables.sort_unstable();
+        tables.dedup();
+        let run = self.layouts.write(key, &pages, tables.clone(), now)?;
+        for id in tables {
+            if let Some(table) = self.tables.get_mut(&id) {
+                table.layouts += 1;
+            }
+        }
+        Ok(run)
+    }
+
+    fn page(
+        &mut self,
+        mappings: &[WalkMapping],
+        tables: &mut Vec<TableId>,
+        now: MonotonicNs,
+    ) -> Result<MappingPage, BpfError> {
+        let mut page = MappingPage::EMPTY;
+        for (slot, mapping) in mappings.iter().enumerate() {
+            page.starts[slot] = mapping.start.0;
+            page.ends[slot] = mapping.end.0;
+            let (target, base) = match mapping.unwind {
+                MappingUnwind::Pending => (MappingTarget::PENDING, 0),
+                // A rule of a mapping keeps its number forever: there are a handful of them.
+                MappingUnwind::Rule(rule) => (MappingTarget::rule(self.whole_rule(rule, now)?), 0),
+                MappingUnwind::Table(id) => {
+                    let table = self.tables.get(&id).filter(|table| !table.removed);
+                    let table = table.ok_or(BpfError::NoTable(id))?;
+                    tables.push(id);
+                    let first = u16::try_from(table.chunks.start).expect("below 8,192");
+                    let chunks = u16::try_from(table.chunks.len()).expect("below 4,096");
+                    (MappingTarget::table(first, chunks), table.base)
+                }
+            };
+            page.targets[slot] = target.0;
+            page.biases[slot] = mapping.bias.wrapping_add(base);
+        }
+        Ok(page)
+    }
+
+    fn whole_rule(&mut self, rule: UnwindRule, now: MonotonicNs) -> Result<u16, BpfError> {
+        check_rule(&rule)?;
+        self.intern_one(rule, now)
+    }
+
+    fn release_layout(&mut self, key: LayoutKey, now: MonotonicNs) {
+        for id in self.layouts.release(key, now) {
+            if let Some(table) = self.tables.get_mut(&id) {
+                table.layouts -= 1;
+            }
+            self.drop_if_unused(id, now);
+        }
+    }
+
+    fn drop_if_unused(&mut self, id: TableId, now: MonotonicNs) {
+        let unused = |table: &Table| table.removed && table.layouts == 0;
+        if self.tables.get(&id).is_some_and(unused)
+            && let Some(table) = self.tables.remove(&id)
+        {
+            self.slabs.retire(table.chunks, now);
+            self.release_rules(&table.rules, now);
+        }
+    }
+}
+
+impl std::fmt::Debug for Tables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tables").field("sizes", &self.sizes()).finish_non_exhaustive()
+    }
+}
+
+fn process_error(error: MapError) -> BpfError {
+    if super::error::source_errno(&error) == Some(libc::E2BIG) {
+        return BpfError::Full { what: "processes with mappings", limit: PROCESSES_MAX };
+    }
+    BpfError::Map { map: "PROCESSES", source: error }
+}
+
+/// A table that the walker can search: what it finds in memory it does not check again.
+fn check(table: &RowTable) -> Result<(), BpfError> {
+    let malformed = |reason| Err(BpfError::Table { reason });
+    if table.pcs.len() != table.rule_indices.len() {
+        return malformed("the columns differ in length");
+    }
+    if table.pcs.is_empty() {
+        return malformed("no rows");
+    }
+    if table.pcs.len() + 1 > CHUNKS_PER_TABLE_MAX * CHUNK_ROWS {
+        return malformed("more rows than a table may have");
+    }
+    if !table.pcs.is_sorted_by(|a, b| a < b) {
+        return malformed("the rows are not in order");
+    }
+    if table.pcs.last() == Some(&u32::MAX) {
+        return malformed("the last address stands for an unused row");
+    }
+    if table.rule_indices.iter().any(|index| usize::from(*index) >= table.rules.len()) {
+        return malformed("a row refers to no rule");
+    }
+    table.rules.iter().try_for_each(check_rule)
+}
+
+fn check_rule(rule: &UnwindRule) -> Result<(), BpfError> {
+    if rule.kind > RuleKind::FramePointer as u8 {
+        return Err(BpfError::Table { reason: "a rule of an unknown kind" });
+    }
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! Tests of the border: decoders on bytes, and the programs on this machine's kernel.
+
+mod live;
+mod target;

@@ -1,0 +1,95 @@
+//! A process with known stacks, and its tables.
+
+use crate::address::{AbsAddr, Generation, Pid};
+use crate::bpf::{MappingUnwind, TableId, Tables, WalkMapping};
+use crate::elf::headers::Elf;
+use crate::elf::source::Source;
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::process::{Child, Command, Stdio};
+
+/// A C program compiled by gcc and running; killed when dropped.
+pub(super) struct Target {
+    child: Child,
+    _folder: tempfile::TempDir,
+}
+
+impl Target {
+    pub(super) fn compile_and_run(source: &str, flags: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("target.c");
+        let program = folder.path().join("target");
+        std::fs::File::create(&file).unwrap().write_all(source.as_bytes()).unwrap();
+        let status = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&file).status();
+        assert!(status.expect("gcc is installed").success());
+        let child = Command::new(&program).stdin(Stdio::null()).spawn().expect("the target runs");
+        Self { child, _folder: folder }
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        Pid(self.child.id())
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.child.kill().expect("the target still runs");
+        self.child.wait().expect("it is ours");
+    }
+}
+
+/// Loads everything that a process has mapped.
+#[derive(Default)]
+pub(super) struct TableLoader {
+    loaded: HashMap<String, (TableId, Vec<crate::elf::ExecutableSegment>)>,
+}
+
+impl TableLoader {
+    pub(super) fn load(&mut self, tables: &mut Tables, pid: Pid, generation: Generation) {
+        let text = std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
+        let mut mappings = Vec::new();
+        for line in text.lines() {
+            let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+            if fields[1].as_bytes()[2] == b'x' && !line.contains("vsyscall") {
+                mappings.push(self.mapping(tables, pid, &fields));
+            }
+        }
+        assert_eq!(tables.set_process(pid, generation, &mappings).unwrap(), 0);
+    }
+
+    fn mapping(&mut self, tables: &mut Tables, pid: Pid, fields: &[&str]) -> WalkMapping {
+        let (start, end) = fields[0].split_once('-').unwrap();
+        let [start, end, offset] =
+            [start, end, fields[2]].map(|text| u64::from_str_radix(text, 16).unwrap());
+        let path = fields.get(5).map_or(String::new(), |path| (*path).to_owned());
+        let file = if path == "[vdso]" {
+            let mut bytes = vec![0; usize::try_from(end - start).unwrap()];
+            let memory = std::fs::File::open(format!("/proc/{}/mem", pid.0)).unwrap();
+            std::os::unix::fs::FileExt::read_exact_at(&memory, &mut bytes, start).unwrap();
+            bytes
+        } else {
+            std::fs::read(format!("/proc/{}/root/{path}", pid.0)).unwrap()
+        };
+        let (id, segments) = self.loaded.entry(path).or_insert_with(|| {
+            let rows = crate::unwind::unwind_rows_from_bytes(&file).unwrap();
+            let segments = Elf::parse(Source::memory(&file)).unwrap().executable_segments();
+            (tables.insert(&rows).unwrap(), segments)
+        });
+        let segment = segments
+            .iter()
+            .find(|segment| {
+                offset < segment.file_offset.0 + segment.size
+                    && segment.file_offset.0 < offset + (end - start)
+            })
+            .expect("an executable segment");
+        let bias = start.wrapping_sub(
+            offset.wrapping_sub(segment.file_offset.0).wrapping_add(segment.address.0),
+        );
+        WalkMapping {
+            start: AbsAddr(start),
+            end: AbsAddr(end),
+            bias,
+            unwind: MappingUnwind::Table(*id),
+        }
+    }
+}
