@@ -42,3 +42,150 @@ pub const TIMELINE_BUCKETS_MAX: usize = 2_000;
 pub const TIMELINE_CELLS_MAX: usize = 4 << 20;
 /// Distinct label values counted in one answer: bounds the memory of a question about thread ids.
 pub const LABEL_VALUES_MAX: usize = 1 << 20;
+
+// ---- ingest ----
+
+/// Bytes of one request body, before and after decompression. The OTLP exporter's own advice is 64 MiB;
+/// a larger profile must be split by its sender.
+pub const REQUEST_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that one decoded request may take in memory, estimated from the wire before decoding. Empty
+/// messages take 2 bytes on the wire and up to 100 in memory, so the body's limit does not bound this.
+pub const DECODED_BYTES_MAX: usize = 256 << 20;
+
+/// Bytes of all request bodies that are being read or wait to be decoded. What comes in above is
+/// answered 503 and tried again by its sender.
+pub const BODIES_BYTES_MAX: usize = 256 << 20;
+
+/// Requests that are decompressed and decoded at the same time: each may hold
+/// [`REQUEST_BYTES_MAX`] + 2 x [`DECODED_BYTES_MAX`].
+pub const DECODING_MAX: usize = 2;
+
+/// Milliseconds that a request waits for its turn to be decoded before it is answered 503.
+pub const DECODING_WAIT_MS: u64 = 5_000;
+
+/// Milliseconds until a body must have arrived: 64 MiB in 60 s is 9 Mbit/s; slower is a stuck sender.
+pub const BODY_READ_MS_MAX: u64 = 60_000;
+
+/// Milliseconds until the store must have acknowledged.
+pub const APPEND_MS_MAX: u64 = 30_000;
+
+/// Largest window of a zstd stream, as a power of two bytes: 8 MiB is what level 19 uses and what
+/// RFC 8878 asks of every decoder.
+pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
+
+/// Nesting of protobuf messages on the wire. A request without nested values needs 5.
+pub const WIRE_DEPTH_MAX: usize = 48;
+
+/// Profiles in one request. An agent sends one per process and type.
+pub const PROFILES_MAX: usize = 65_536;
+
+/// Observations in one request: at 24 bytes each, 48 MiB of samples.
+pub const OBSERVATIONS_MAX: usize = 2_000_000;
+
+/// Frames of one stack. Our agent stops at 1,024; managed runtimes recurse deeper.
+pub const STACK_DEPTH_MAX: usize = 4_096;
+
+/// Sum of the frames of all stacks in one request, in the form that is handed to the store (4 bytes each).
+pub const STACK_FRAMES_MAX: usize = 16_000_000;
+
+/// Inlined functions of one location; compilers rarely exceed 30.
+pub const LINES_MAX: usize = 1_024;
+
+/// Bytes of one string (names of functions, files, attribute values). Longest seen C++ names: 20 KB.
+pub const STRING_BYTES_MAX: usize = 65_535;
+
+/// Bytes of a series label's value.
+pub const LABEL_BYTES_MAX: usize = 2_048;
+
+/// Bytes of an attribute's name.
+pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 1_024;
+
+/// Attributes of one sample, those of its resource included.
+pub const ATTRIBUTES_MAX: usize = 128;
+
+/// Nesting of arrays and maps in one attribute value.
+pub const VALUE_DEPTH_MAX: usize = 8;
+
+/// Milliseconds that a time may lie ahead of this host's clock.
+pub const FUTURE_MS_MAX: i64 = 10 * 60 * 1_000;
+
+/// Milliseconds of one profile's duration.
+pub const DURATION_MS_MAX: i64 = 31 * 24 * 3_600 * 1_000;
+
+/// Distinct reasons named in one partial success; the rest is counted.
+pub const REASONS_SHOWN_MAX: usize = 5;
+
+// ---- server ----
+
+/// Connections of one port at a time; more are closed at once.
+pub const CONNECTIONS_MAX: usize = 1_024;
+
+/// Milliseconds until a request's header must have arrived; also how long an idle connection is kept.
+pub const HEADER_READ_MS_MAX: u64 = 30_000;
+
+/// Bytes of a request's header.
+pub const HEADER_BYTES_MAX: usize = 16 << 10;
+
+/// Streams of one HTTP/2 connection at a time.
+pub const HTTP2_STREAMS_MAX: u32 = 64;
+
+/// Milliseconds between HTTP/2 pings, which find dead peers.
+pub const HTTP2_PING_MS: u64 = 30_000;
+
+/// Milliseconds until a ping must be answered.
+pub const HTTP2_PING_WAIT_MS: u64 = 10_000;
+
+/// Milliseconds that open requests get at shutdown.
+pub const SHUTDOWN_MS_MAX: u64 = 10_000;
+
+// ---- api ----
+
+/// Queries that run at the same time.
+pub const QUERIES_MAX: usize = 8;
+
+/// Milliseconds that a query waits for its turn.
+pub const QUERY_WAIT_MS: u64 = 10_000;
+
+/// Milliseconds that a query may run.
+pub const QUERY_MS_MAX: u64 = 60_000;
+
+/// Bytes of a selector.
+pub const SELECTOR_BYTES_MAX: usize = 4_096;
+
+/// Matchers of a selector.
+pub const MATCHERS_MAX: usize = 32;
+
+/// Bytes of a compiled regular expression (the `regex` crate's size limit).
+pub const REGEX_BYTES_MAX: usize = 1 << 20;
+
+/// Nodes of a flame graph that a client may ask for.
+pub const NODES_MAX: usize = 1_000_000;
+
+/// Rows of a table that a client may ask for.
+pub const ROWS_MAX: usize = 10_000;
+
+/// Series of a time line that a client may ask for.
+pub const SERIES_MAX: usize = 50;
+
+/// Buckets of a time line: two per pixel of a wide screen would show no more.
+pub const BUCKETS_MAX: i64 = 2_000;
+
+/// Answers below this many bytes are not compressed.
+pub const COMPRESS_BYTES_MIN: usize = 1_024;
+
+// ---- client ----
+
+/// Bytes of an answer that a command accepts: a flame graph of [`NODES_MAX`] nodes is about 60 MB.
+pub const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// Milliseconds that a command waits for an answer.
+pub const ANSWER_MS_MAX: u64 = 90_000;
+
+// ---- local ----
+
+/// Ports tried above a taken one.
+pub const PORTS_TRIED_MAX: u16 = 20;
+
+/// Milliseconds that `vesta local` waits for the agent to send its last window and stop.
+pub const AGENT_STOP_MS_MAX: u64 = 20_000;

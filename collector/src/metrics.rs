@@ -1,1 +1,242 @@
-//! Stub.
+//! What the collector counts about itself, as OpenMetrics text. Figures of the store are read when the
+//! text is asked for.
+
+use crate::ingest::otlp::Rejections;
+use crate::store::{Ack, StoreStats};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use std::time::Duration;
+
+/// How a request came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Transport {
+    /// OTLP/gRPC.
+    Grpc,
+    /// OTLP/HTTP.
+    Http,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct IngestLabels {
+    transport: Transport,
+    status: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransportLabels {
+    transport: Transport,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PortLabels {
+    port: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabel {
+    route: &'static str,
+}
+
+/// Seconds of a query: from what a page does not notice to the limit of a query.
+const QUERY_BUCKETS_S: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0];
+
+fn query_histogram() -> Histogram {
+    Histogram::new(QUERY_BUCKETS_S)
+}
+
+/// All counters.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<IngestLabels, Counter>,
+    bytes: Family<TransportLabels, Counter>,
+    profiles: Counter,
+    duplicates: Counter,
+    samples: Counter,
+    rejected: Family<ReasonLabels, Counter>,
+    /// Profiles received in the layout of protocol 1.8 or 1.9.
+    pub(crate) old_layout: Counter,
+    connections: Family<PortLabels, Gauge>,
+    connections_refused: Family<PortLabels, Counter>,
+    http: Family<RouteLabels, Counter>,
+    query_seconds: Family<RouteLabel, Histogram, fn() -> Histogram>,
+    store: StoreGauges,
+}
+
+#[derive(Debug, Default)]
+struct StoreGauges {
+    disk: Gauge,
+    disk_max: Gauge,
+    wal: Gauge,
+    segments: Gauge,
+    hours_dropped: Gauge,
+}
+
+impl StoreGauges {
+    fn register(&self, registry: &mut Registry) {
+        let rows = [
+            ("vesta_store_disk", "Bytes of stored profiles on disk", Some(Unit::Bytes), &self.disk),
+            ("vesta_store_disk_max", "Limit of bytes on disk", Some(Unit::Bytes), &self.disk_max),
+            ("vesta_store_wal", "Bytes in the write-ahead log", Some(Unit::Bytes), &self.wal),
+            ("vesta_store_segments", "Segments on disk", None, &self.segments),
+            (
+                "vesta_store_hours_dropped",
+                "Hours of data dropped because of the disk limit, since start",
+                None,
+                &self.hours_dropped,
+            ),
+        ];
+        for (name, help, unit, gauge) in rows {
+            match unit {
+                Some(unit) => registry.register_with_unit(name, help, unit, gauge.clone()),
+                None => registry.register(name, help, gauge.clone()),
+            }
+        }
+    }
+
+    fn set(&self, stats: &StoreStats) {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.disk.set(number(stats.disk_bytes));
+        self.disk_max.set(number(stats.disk_bytes_max));
+        self.wal.set(number(stats.wal_bytes));
+        self.segments.set(number(stats.segments));
+        self.hours_dropped.set(number(stats.hours_dropped));
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut this = Self {
+            registry: Registry::default(),
+            requests: Family::default(),
+            bytes: Family::default(),
+            profiles: Counter::default(),
+            duplicates: Counter::default(),
+            samples: Counter::default(),
+            rejected: Family::default(),
+            old_layout: Counter::default(),
+            connections: Family::default(),
+            connections_refused: Family::default(),
+            http: Family::default(),
+            query_seconds: Family::new_with_constructor(query_histogram),
+            store: StoreGauges::default(),
+        };
+        this.register();
+        this
+    }
+}
+
+impl Metrics {
+    fn register(&mut self) {
+        let registry = &mut self.registry;
+        let mut add = |name: &str, help: &str, counter: &Counter| {
+            registry.register(name, help, counter.clone());
+        };
+        add("vesta_profiles_stored", "Profiles stored", &self.profiles);
+        add(
+            "vesta_profiles_duplicate",
+            "Profiles received again, not stored twice",
+            &self.duplicates,
+        );
+        add("vesta_observations_stored", "Observations in stored profiles", &self.samples);
+        add("vesta_profiles_old_layout", "Profiles of OTLP 1.8 or 1.9", &self.old_layout);
+        registry.register(
+            "vesta_profiles_rejected",
+            "Profiles refused, by reason",
+            self.rejected.clone(),
+        );
+        registry.register("vesta_ingest_requests", "Requests by outcome", self.requests.clone());
+        registry.register_with_unit(
+            "vesta_ingest",
+            "Bytes of request bodies as received",
+            Unit::Bytes,
+            self.bytes.clone(),
+        );
+        registry.register("vesta_connections", "Open connections", self.connections.clone());
+        registry.register(
+            "vesta_connections_refused",
+            "Connections closed because there were too many",
+            self.connections_refused.clone(),
+        );
+        registry.register(
+            "vesta_http_requests",
+            "Requests to the API and the page",
+            self.http.clone(),
+        );
+        registry.register_with_unit(
+            "vesta_query",
+            "Time to answer a query",
+            Unit::Seconds,
+            self.query_seconds.clone(),
+        );
+        self.store.register(registry);
+    }
+
+    /// Counts a request to an ingest route.
+    pub fn ingest_request(&self, transport: Transport, status: &'static str, bytes: usize) {
+        self.requests.get_or_create(&IngestLabels { transport, status }).inc();
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.bytes.get_or_create(&TransportLabels { transport }).inc_by(bytes);
+    }
+
+    /// Counts what the store acknowledged.
+    pub fn stored(&self, ack: Ack, samples: usize) {
+        self.profiles.inc_by(ack.stored);
+        self.duplicates.inc_by(ack.duplicates);
+        if ack.duplicates == 0 {
+            self.samples.inc_by(u64::try_from(samples).unwrap_or(u64::MAX));
+        }
+    }
+
+    /// Counts refused profiles.
+    pub fn rejected(&self, rejections: &Rejections) {
+        for (&reason, &profiles) in &rejections.by_reason {
+            self.rejected.get_or_create(&ReasonLabels { reason }).inc_by(profiles);
+        }
+    }
+
+    /// Counts a connection that opened (`1`) or closed (`-1`).
+    pub fn connection(&self, port: &'static str, change: i64) {
+        self.connections.get_or_create(&PortLabels { port }).inc_by(change);
+    }
+
+    /// Counts a connection that was closed because there were too many.
+    pub fn connection_refused(&self, port: &'static str) {
+        self.connections_refused.get_or_create(&PortLabels { port }).inc();
+    }
+
+    /// Counts an answer of the main port.
+    pub fn http_request(&self, route: &'static str, status: u16, took: Duration) {
+        self.http.get_or_create(&RouteLabels { route, status }).inc();
+        if route.starts_with("/api/") {
+            self.query_seconds.get_or_create(&RouteLabel { route }).observe(took.as_secs_f64());
+        }
+    }
+
+    /// The OpenMetrics text.
+    #[must_use]
+    pub fn text(&self, stats: Option<&StoreStats>) -> String {
+        if let Some(stats) = stats {
+            self.store.set(stats);
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a String cannot fail");
+        text
+    }
+}

@@ -1,0 +1,147 @@
+//! `GET /flamegraph`: a merged tree as columns.
+
+use super::App;
+use super::error::ApiError;
+use super::params::Params;
+use super::routes::{Coverage, Pairs, json, project, query};
+use crate::limits::{NODES_MAX, ROWS_MAX};
+use crate::query::{FlameTree, MergeQuery};
+use axum::extract::{Path, State};
+use axum::response::Response;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+const FLAG_HIDDEN: u8 = 1;
+const FLAG_INLINED: u8 = 2;
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    #[serde(rename = "type")]
+    profile_type: &'a str,
+    unit: &'a str,
+    total: i64,
+    samples: u64,
+    period_ns: u64,
+    coverage: Coverage,
+    hidden: Hidden,
+    strings: Vec<&'a str>,
+    functions: Functions,
+    nodes: Nodes<'a>,
+    warnings: &'a [String],
+}
+
+#[derive(Serialize)]
+struct Hidden {
+    nodes: u64,
+    total: i64,
+}
+
+#[derive(Serialize)]
+struct Functions {
+    name: Vec<u32>,
+    file: Vec<u32>,
+    line: Vec<i64>,
+    kind: Vec<&'static str>,
+    module: Vec<u32>,
+    named: Vec<u8>,
+}
+
+#[derive(Serialize)]
+struct Nodes<'a> {
+    func: &'a [u32],
+    total: &'a [i64],
+    #[serde(rename = "self")]
+    self_value: &'a [i64],
+    depth: &'a [u32],
+    hidden: &'a [i64],
+    flags: Vec<u8>,
+}
+
+/// Strings in order of first use.
+#[derive(Default)]
+struct Strings<'a> {
+    list: Vec<&'a str>,
+    index: HashMap<&'a str, u32>,
+}
+
+impl<'a> Strings<'a> {
+    fn index(&mut self, text: &'a str) -> u32 {
+        *self.index.entry(text).or_insert_with(|| {
+            self.list.push(text);
+            u32::try_from(self.list.len() - 1).expect("NODES_MAX keeps strings below 2^32")
+        })
+    }
+}
+
+pub(super) async fn flame_graph(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+    pairs: Pairs,
+) -> Result<Response, ApiError> {
+    let known = ["from", "to", "type", "filter", "max_nodes", "keep_self_top"];
+    let params = Params::new(pairs.0, &known)?;
+    let selection = params.selection(project(&app, &name)?)?;
+    let merge = MergeQuery {
+        selection: selection.clone(),
+        nodes_max: params.number("max_nodes", 20_000, 1, NODES_MAX)?,
+        keep_self_top: params.number("keep_self_top", 200, 0, ROWS_MAX)?,
+    };
+    let (tree, coverage) = query(&app, async {
+        let tree = app.store.merge(merge).await?;
+        let coverage = app.store.coverage(selection.clone()).await?;
+        Ok((tree, coverage))
+    })
+    .await?;
+    let window_ms = selection.range.to_ms - selection.range.from_ms;
+    let task = tokio::task::spawn_blocking(move || {
+        answer(&selection.profile_type, &tree, Coverage::new(&coverage, window_ms))
+    });
+    task.await.unwrap_or_else(|_| Err(ApiError::internal("writing the answer failed")))
+}
+
+fn answer(profile_type: &str, tree: &FlameTree, coverage: Coverage) -> Result<Response, ApiError> {
+    let mut strings = Strings::default();
+    strings.index("");
+    let mut functions = Functions {
+        name: Vec::with_capacity(tree.functions.len()),
+        file: Vec::with_capacity(tree.functions.len()),
+        line: tree.functions.iter().map(|function| function.line).collect(),
+        kind: tree.functions.iter().map(|function| function.kind.as_str()).collect(),
+        module: Vec::with_capacity(tree.functions.len()),
+        named: tree.functions.iter().map(|function| u8::from(function.named)).collect(),
+    };
+    for function in &tree.functions {
+        functions.name.push(strings.index(&function.name));
+        functions.file.push(strings.index(&function.file));
+        functions.module.push(strings.index(&function.module));
+    }
+    let hidden = tree.node_hidden.iter().zip(&tree.node_inlined);
+    let flags = hidden
+        .map(|(&hidden, &inlined)| {
+            (if hidden == 0 { 0 } else { FLAG_HIDDEN }) | (if inlined { FLAG_INLINED } else { 0 })
+        })
+        .collect();
+    let hidden_total =
+        tree.node_hidden.iter().try_fold(0i64, |sum, &hidden| sum.checked_add(hidden));
+    json(&Answer {
+        profile_type,
+        unit: &tree.unit,
+        total: tree.node_total.first().copied().unwrap_or_default(),
+        samples: tree.samples,
+        period_ns: tree.period_ns,
+        coverage,
+        hidden: Hidden { nodes: tree.hidden_nodes, total: hidden_total.unwrap_or(i64::MAX) },
+        strings: strings.list,
+        functions,
+        nodes: Nodes {
+            func: &tree.node_function,
+            total: &tree.node_total,
+            self_value: &tree.node_self,
+            depth: &tree.node_depth,
+            hidden: &tree.node_hidden,
+            flags,
+        },
+        warnings: &tree.warnings,
+    })
+}

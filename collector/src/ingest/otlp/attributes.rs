@@ -1,0 +1,151 @@
+//! Attribute values of the wire to values of the domain model. Text, whole numbers and truth values stay
+//! what they are; numbers with a fraction, bytes, arrays and maps become their JSON text, as the
+//! OpenTelemetry specification asks of back ends without such types.
+
+use super::fault::{Fault, cap};
+use crate::limits::{STRING_BYTES_MAX, VALUE_DEPTH_MAX};
+use crate::profile::AttributeValue;
+use proto::opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// A string of the dictionary; index 0 of an empty table is the empty string.
+pub(super) fn string<'a>(
+    strings: &'a [String],
+    index: i32,
+    field: &'static str,
+) -> Result<&'a str, Fault> {
+    let found = usize::try_from(index).ok().and_then(|at| strings.get(at));
+    match found {
+        Some(text) => {
+            cap("a string, in bytes,", text.len(), STRING_BYTES_MAX)?;
+            Ok(text)
+        }
+        None if index == 0 => Ok(""),
+        None => Err(Fault::Index { field, table: "string_table", index, len: strings.len() }),
+    }
+}
+
+/// The name of a resource or scope attribute: spelled out, or a reference.
+pub(super) fn key<'a>(strings: &'a [String], pair: &'a KeyValue) -> Result<&'a str, Fault> {
+    if pair.key.is_empty() {
+        string(strings, pair.key_strindex, "key_strindex")
+    } else {
+        Ok(&pair.key)
+    }
+}
+
+/// The value in the domain model, or nothing where none is set.
+pub(super) fn value(
+    strings: &[String],
+    any: Option<&AnyValue>,
+) -> Result<Option<AttributeValue>, Fault> {
+    let Some(value) = any.and_then(|any| any.value.as_ref()) else { return Ok(None) };
+    let text = |text: &str| {
+        cap("an attribute value, in bytes,", text.len(), STRING_BYTES_MAX)?;
+        Ok(Some(AttributeValue::Text(Arc::from(text))))
+    };
+    match value {
+        Value::StringValue(it) => text(it),
+        Value::StringValueStrindex(index) => {
+            text(string(strings, *index, "string_value_strindex")?)
+        }
+        Value::BoolValue(it) => Ok(Some(AttributeValue::Bool(*it))),
+        Value::IntValue(it) => Ok(Some(AttributeValue::Int(*it))),
+        other => {
+            let mut json = String::new();
+            write_json(strings, other, &mut json, 0)?;
+            text(&json)
+        }
+    }
+}
+
+fn write_json(
+    strings: &[String],
+    value: &Value,
+    out: &mut String,
+    depth: usize,
+) -> Result<(), Fault> {
+    if depth > VALUE_DEPTH_MAX {
+        return Err(Fault::Nesting);
+    }
+    cap("an attribute value, in bytes,", out.len(), STRING_BYTES_MAX)?;
+    match value {
+        Value::StringValue(text) => quote(text, out),
+        Value::StringValueStrindex(index) => {
+            quote(string(strings, *index, "string_value_strindex")?, out);
+        }
+        Value::BoolValue(it) => out.push_str(if *it { "true" } else { "false" }),
+        Value::IntValue(it) => push(out, format_args!("{it}")),
+        Value::DoubleValue(it) if it.is_finite() => push(out, format_args!("{it:?}")),
+        Value::DoubleValue(it) => quote(&it.to_string(), out),
+        Value::BytesValue(bytes) => {
+            cap("an attribute value, in bytes,", bytes.len(), STRING_BYTES_MAX)?;
+            out.push('"');
+            bytes.iter().for_each(|byte| push(out, format_args!("{byte:02x}")));
+            out.push('"');
+        }
+        Value::ArrayValue(array) => {
+            out.push('[');
+            for (at, item) in array.values.iter().enumerate() {
+                separate(out, at);
+                write_item(strings, Some(item), out, depth)?;
+            }
+            out.push(']');
+        }
+        Value::KvlistValue(list) => {
+            out.push('{');
+            for (at, pair) in list.values.iter().enumerate() {
+                separate(out, at);
+                quote(key(strings, pair)?, out);
+                out.push(':');
+                write_item(strings, pair.value.as_ref(), out, depth)?;
+            }
+            out.push('}');
+        }
+    }
+    Ok(())
+}
+
+fn write_item(
+    strings: &[String],
+    item: Option<&AnyValue>,
+    out: &mut String,
+    depth: usize,
+) -> Result<(), Fault> {
+    match item.and_then(|any| any.value.as_ref()) {
+        Some(value) => write_json(strings, value, out, depth + 1),
+        None => {
+            out.push_str("null");
+            Ok(())
+        }
+    }
+}
+
+fn separate(out: &mut String, at: usize) {
+    if at > 0 {
+        out.push(',');
+    }
+}
+
+fn push(out: &mut String, text: std::fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("writing to a String cannot fail");
+}
+
+fn quote(text: &str, out: &mut String) {
+    out.push('"');
+    for char in text.chars() {
+        match char {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            control if u32::from(control) < 0x20 => {
+                push(out, format_args!("\\u{:04x}", u32::from(control)))
+            }
+            other => out.push(other),
+        }
+    }
+    out.push('"');
+}

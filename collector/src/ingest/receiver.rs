@@ -1,0 +1,251 @@
+//! What every transport does with a request: read the body within limits, wait for a turn, decompress,
+//! decode, append to the store, count. Transports differ only in how they say the outcome.
+
+use super::compression::{Coding, DecompressError, decompress};
+use super::otlp::{self, Reception, Rejections, Undecodable};
+use crate::limits;
+use crate::metrics::{Metrics, Transport};
+use crate::profile::ProjectName;
+use crate::query::TimeRange;
+use crate::store::{ProfileStore, StoreError};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+/// Why a request is refused as a whole: nothing of it is stored.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The body is larger than [`limits::REQUEST_BYTES_MAX`], compressed or not, or decodes to too much.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The body is malformed.
+    #[error("{0}")]
+    Malformed(String),
+    /// The body did not arrive in time, or the connection broke.
+    #[error("the body did not arrive: {0}")]
+    Unread(String),
+    /// No room now; the sender should try again.
+    #[error("{0}")]
+    Busy(String),
+    /// The store failed; nothing was acknowledged, the sender should try again.
+    #[error("the store failed: {0}")]
+    Failed(String),
+}
+
+/// A request body, with its share of the memory that all bodies may take.
+#[derive(Debug)]
+pub struct HeldBody {
+    /// As received: maybe compressed.
+    pub bytes: Bytes,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl HeldBody {
+    /// The same share of memory for a part of the body.
+    pub(super) fn with_bytes(self, bytes: Bytes) -> Self {
+        Self { bytes, ..self }
+    }
+}
+
+/// Takes OTLP requests of all transports.
+#[derive(Clone)]
+pub struct Receiver {
+    store: Arc<dyn ProfileStore>,
+    metrics: Arc<Metrics>,
+    project: ProjectName,
+    retention_ms: i64,
+    /// One permit per KiB of [`limits::BODIES_BYTES_MAX`].
+    bodies: Arc<Semaphore>,
+    decoding: Arc<Semaphore>,
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("project", &self.project).finish_non_exhaustive()
+    }
+}
+
+const PERMIT_BYTES: usize = 1 << 10;
+
+/// This host's wall clock, Unix milliseconds.
+#[must_use]
+pub fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+impl Receiver {
+    /// Takes requests for `project`; profiles older than `retention_ms` are refused.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn ProfileStore>,
+        metrics: Arc<Metrics>,
+        project: ProjectName,
+        retention_ms: i64,
+    ) -> Self {
+        Self {
+            store,
+            metrics,
+            project,
+            retention_ms,
+            bodies: Arc::new(Semaphore::new(limits::BODIES_BYTES_MAX / PERMIT_BYTES)),
+            decoding: Arc::new(Semaphore::new(limits::DECODING_MAX)),
+        }
+    }
+
+    /// The metrics that requests are counted in.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Reads a body whose length is at most `bytes_max`.
+    ///
+    /// # Errors
+    /// Too large, too slow, broken, or no room for it.
+    pub async fn read<B>(&self, body: B, bytes_max: usize) -> Result<HeldBody, Refused>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+        B::Error: std::fmt::Display,
+    {
+        let time = Duration::from_millis(limits::BODY_READ_MS_MAX);
+        match timeout(time, self.read_all(body, bytes_max)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Refused::Unread(format!("not complete after {} s", time.as_secs()))),
+        }
+    }
+
+    async fn read_all<B>(&self, body: B, bytes_max: usize) -> Result<HeldBody, Refused>
+    where
+        B: hyper::body::Body<Data = Bytes>,
+        B::Error: std::fmt::Display,
+    {
+        let mut body = std::pin::pin!(body);
+        let mut held: Option<OwnedSemaphorePermit> = None;
+        let mut bytes = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Refused::Unread(error.to_string()))?;
+            let Ok(data) = frame.into_data() else { continue };
+            if bytes.len().saturating_add(data.len()) > bytes_max {
+                return Err(Refused::TooLarge(format!(
+                    "the body is larger than {bytes_max} bytes; send smaller requests"
+                )));
+            }
+            let needed = (bytes.len() + data.len()).div_ceil(PERMIT_BYTES);
+            let more =
+                needed.saturating_sub(held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits));
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            let Ok(permit) = Arc::clone(&self.bodies).try_acquire_many_owned(more) else {
+                return Err(Refused::Busy("too many requests are being received".to_owned()));
+            };
+            match &mut held {
+                Some(held) => held.merge(permit),
+                None => held = Some(permit),
+            }
+            bytes.extend_from_slice(&data);
+        }
+        Ok(HeldBody { bytes: bytes.freeze(), held })
+    }
+
+    /// Decodes and stores a request.
+    ///
+    /// # Errors
+    /// The request is refused as a whole; single profiles that are refused are in the answer.
+    pub async fn store(&self, body: HeldBody, coding: Coding) -> Result<Rejections, Refused> {
+        let wait = Duration::from_millis(limits::DECODING_WAIT_MS);
+        let turn = match timeout(wait, Arc::clone(&self.decoding).acquire_owned()).await {
+            Ok(Ok(turn)) => turn,
+            _ => return Err(Refused::Busy("too many requests wait to be decoded".to_owned())),
+        };
+        let now_ms = now_ms();
+        let reception = Reception {
+            project: self.project.clone(),
+            now_ms,
+            accepted: TimeRange {
+                from_ms: now_ms - self.retention_ms,
+                to_ms: now_ms + limits::FUTURE_MS_MAX,
+            },
+        };
+        let task = tokio::task::spawn_blocking(move || -> Result<otlp::Received, Refused> {
+            let HeldBody { bytes, held } = body;
+            let plain = match coding {
+                Coding::Identity => bytes,
+                _ => Bytes::from(decompress(coding, &bytes, limits::REQUEST_BYTES_MAX)?),
+            };
+            let received = otlp::receive(&plain, &reception)?;
+            drop((plain, held, turn));
+            Ok(received)
+        });
+        let received = match task.await {
+            Ok(outcome) => outcome?,
+            Err(error) => return Err(Refused::Failed(format!("decoding stopped: {error}"))),
+        };
+        self.append(received).await
+    }
+
+    async fn append(&self, received: otlp::Received) -> Result<Rejections, Refused> {
+        let otlp::Received { batch, rejections, old_layout } = received;
+        let samples: usize = batch.profiles.iter().map(|profile| profile.samples.len()).sum();
+        if !batch.profiles.is_empty() {
+            let time = Duration::from_millis(limits::APPEND_MS_MAX);
+            let ack = match timeout(time, self.store.append(batch)).await {
+                Ok(Ok(ack)) => ack,
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) => return Err(Refused::Failed("no acknowledgement in time".to_owned())),
+            };
+            self.metrics.stored(ack, samples);
+        }
+        self.metrics.old_layout.inc_by(old_layout);
+        self.metrics.rejected(&rejections);
+        Ok(rejections)
+    }
+
+    /// Counts a finished request.
+    pub fn count(&self, transport: Transport, bytes: usize, outcome: &Result<Rejections, Refused>) {
+        let status = match outcome {
+            Ok(rejections) if rejections.profiles == 0 => "ok",
+            Ok(_) => "partial",
+            Err(Refused::TooLarge(_)) => "too_large",
+            Err(Refused::Malformed(_)) => "malformed",
+            Err(Refused::Unread(_)) => "unread",
+            Err(Refused::Busy(_)) => "busy",
+            Err(Refused::Failed(_)) => "failed",
+        };
+        self.metrics.ingest_request(transport, status, bytes);
+    }
+}
+
+/// What the blocking half of a request may fail with.
+impl From<DecompressError> for Refused {
+    fn from(error: DecompressError) -> Self {
+        match error {
+            DecompressError::TooLarge { .. } => {
+                Self::TooLarge(format!("{error}; send smaller requests"))
+            }
+            DecompressError::Corrupt { .. } => Self::Malformed(error.to_string()),
+        }
+    }
+}
+
+impl From<Undecodable> for Refused {
+    fn from(error: Undecodable) -> Self {
+        if error.is_too_large() {
+            Self::TooLarge(error.to_string())
+        } else {
+            Self::Malformed(error.to_string())
+        }
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Busy(what) => Self::Busy(what),
+            StoreError::Limit { .. } => Self::TooLarge(error.to_string()),
+            other => Self::Failed(other.to_string()),
+        }
+    }
+}
