@@ -83,35 +83,14 @@ pub const PROFILES_MAX: usize = 65_536;
 /// Observations in one request: at 24 bytes each, 48 MiB of samples.
 pub const OBSERVATIONS_MAX: usize = 2_000_000;
 
-/// Frames of one stack. Our agent stops at 1,024; managed runtimes recurse deeper.
-pub const STACK_DEPTH_MAX: usize = 4_096;
-
 /// Sum of the frames of all stacks in one request, in the form that is handed to the store (4 bytes each).
-pub const STACK_FRAMES_MAX: usize = 16_000_000;
-
-/// Inlined functions of one location; compilers rarely exceed 30.
-pub const LINES_MAX: usize = 1_024;
-
-/// Bytes of one string (names of functions, files, attribute values). Longest seen C++ names: 20 KB.
-pub const STRING_BYTES_MAX: usize = 65_535;
-
-/// Bytes of a series label's value.
-pub const LABEL_BYTES_MAX: usize = 2_048;
-
-/// Bytes of an attribute's name.
-pub const ATTRIBUTE_KEY_BYTES_MAX: usize = 1_024;
-
-/// Attributes of one sample, those of its resource included.
-pub const ATTRIBUTES_MAX: usize = 128;
+pub const REQUEST_FRAMES_MAX: usize = 16_000_000;
 
 /// Nesting of arrays and maps in one attribute value.
 pub const VALUE_DEPTH_MAX: usize = 8;
 
 /// Milliseconds that a time may lie ahead of this host's clock.
 pub const FUTURE_MS_MAX: i64 = 10 * 60 * 1_000;
-
-/// Milliseconds of one profile's duration.
-pub const DURATION_MS_MAX: i64 = 31 * 24 * 3_600 * 1_000;
 
 /// Distinct reasons named in one partial success; the rest is counted.
 pub const REASONS_SHOWN_MAX: usize = 5;
@@ -167,9 +146,6 @@ pub const ROWS_MAX: usize = 10_000;
 
 /// Series of a time line that a client may ask for.
 pub const SERIES_MAX: usize = 50;
-
-/// Buckets of a time line: two per pixel of a wide screen would show no more.
-pub const BUCKETS_MAX: i64 = 2_000;
 
 /// Answers below this many bytes are not compressed.
 pub const COMPRESS_BYTES_MIN: usize = 1_024;

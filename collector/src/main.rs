@@ -1,2 +1,165 @@
-//! Stub.
-fn main() {}
+//! `vesta`: reads the command line, runs what it asks for, says how it went.
+#![forbid(unsafe_code)]
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser as _;
+use collector::api::serve::{Collector, ServeOptions};
+use collector::client::local::{self, LocalOptions};
+use collector::client::{self, ClientError};
+use collector::options::{Cli, Command, KeepArgs, LocalArgs, ServeArgs};
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("vesta: {error:#}"));
+            let usage = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_usage);
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}
+
+/// Progress goes to standard error, data to standard output.
+fn say(line: &str) {
+    // Nobody is left to tell if standard error is closed.
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
+fn run(cli: Cli) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    match cli.command {
+        Command::Serve(args) => {
+            start_log();
+            runtime.block_on(serve(args))
+        }
+        Command::Local(args) => {
+            become_root()?;
+            start_log();
+            runtime.block_on(profile_this_host(args))
+        }
+        Command::Flamegraph(args) => Ok(runtime.block_on(client::flame_graph(&args))?),
+        Command::Top(args) => Ok(runtime.block_on(client::top(&args))?),
+    }
+}
+
+fn start_log() {
+    let filter = EnvFilter::try_from_env("VESTA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+/// Resolves at the first SIGINT or SIGTERM.
+async fn told_to_stop() -> Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
+    tokio::select! {
+        _ = interrupt.recv() => Ok(()),
+        _ = terminate.recv() => Ok(()),
+    }
+}
+
+async fn serve(args: ServeArgs) -> Result<()> {
+    let data_dir = data_dir(args.data_dir)?;
+    let options = ServeOptions {
+        data_bytes_max: data_bytes_max(&args.keep, &data_dir)?,
+        data_dir: data_dir.clone(),
+        retention_ms: args.keep.retention,
+        listen: args.listen,
+        otlp_grpc: args.otlp_grpc,
+        otlp_http: args.otlp_http,
+        insecure: args.insecure,
+        other_ports: false,
+        allowed_hosts: args.allowed_host,
+    };
+    let collector = Collector::start(options).await?;
+    let addresses = collector.addresses;
+    tracing::info!("page and API: http://{}", addresses.main);
+    tracing::info!("OTLP: grpc://{}, http://{}", addresses.otlp_grpc, addresses.otlp_http);
+    tracing::info!("profiles are kept in {}", data_dir.display());
+    if args.insecure {
+        tracing::warn!("--insecure: whoever reaches these addresses reads and writes all profiles");
+    }
+    told_to_stop().await?;
+    tracing::info!("stopping");
+    collector.stop().await?;
+    Ok(())
+}
+
+async fn profile_this_host(args: LocalArgs) -> Result<()> {
+    let data_dir = data_dir(args.data_dir)?;
+    let options = LocalOptions {
+        duration: args.duration.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        frequency: args.frequency,
+        agent: local::find_agent(args.agent)?,
+        data_bytes_max: data_bytes_max(&args.keep, &data_dir)?,
+        data_dir,
+        retention_ms: args.keep.retention,
+    };
+    let stop = async {
+        if let Err(error) = told_to_stop().await {
+            tracing::error!("{error:#}");
+        }
+    };
+    Ok(local::run(options, stop, say).await?)
+}
+
+/// The agent needs root. A person at a terminal is asked by sudo, everybody else told what to type.
+fn become_root() -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    let own = std::env::current_exe().context("cannot find my own executable")?;
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let shown: Vec<_> = arguments.iter().map(|argument| argument.to_string_lossy()).collect();
+    let line = format!("sudo {} {}", own.display(), shown.join(" "));
+    if !std::io::stdin().is_terminal() {
+        bail!("profiling a whole host needs root; run: {line}");
+    }
+    say(&format!("profiling a whole host needs root: {line}"));
+    let error = std::process::Command::new("sudo").arg(own).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot run sudo; as root, run: {line}"))
+}
+
+/// Where profiles are kept: as told, as root below /var/lib, else below the user's state folder.
+fn data_dir(named: Option<PathBuf>) -> Result<PathBuf> {
+    let folder = match named {
+        Some(named) => named,
+        None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/vesta"),
+        None => {
+            let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+            let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/state"));
+            let state = state.filter(|path| path.is_absolute()).or(home);
+            state.context("HOME is not set; name a folder with --data-dir")?.join("vesta")
+        }
+    };
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    folder.canonicalize().with_context(|| format!("cannot open the folder {}", folder.display()))
+}
+
+/// 10 GiB, or a tenth of the disk if that is less, unless told.
+fn data_bytes_max(keep: &KeepArgs, folder: &Path) -> Result<u64> {
+    const BYTES_MAX_DEFAULT: u64 = 10 << 30;
+    if let Some(bytes) = keep.data_bytes_max {
+        return Ok(bytes);
+    }
+    let disk = rustix::fs::statvfs(folder)
+        .with_context(|| format!("cannot ask for the size of the disk of {}", folder.display()))?;
+    let disk_bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
+    Ok(BYTES_MAX_DEFAULT.min(disk_bytes / 10))
+}

@@ -75,6 +75,7 @@ impl From<StoreError> for ApiError {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "limit", message)
                     .hint("choose a shorter range or a narrower filter")
             }
+            StoreError::Invalid(_) => Self::new(StatusCode::BAD_REQUEST, "invalid", message),
             StoreError::Overflow(_) => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "overflow", message)
                     .hint("choose a shorter range or a narrower filter")

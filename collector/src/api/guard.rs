@@ -111,14 +111,14 @@ fn host_of(authority: &str) -> Option<&str> {
     }
 }
 
-fn authority<'a>(request: &'a Request<Body>) -> Option<&'a str> {
+fn authority(request: &Request<Body>) -> Option<&str> {
     let of_header = || request.headers().get(header::HOST)?.to_str().ok();
     request.uri().authority().map(http::uri::Authority::as_str).or_else(of_header)
 }
 
 fn is_allowed(app: &App, request: &Request<Body>, host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
-    if host == "localhost" || app.allowed_hosts.iter().any(|allowed| *allowed == host) {
+    if host == "localhost" || app.allowed_hosts.contains(&host) {
         return true;
     }
     let Ok(address) = host.parse::<IpAddr>() else { return false };

@@ -9,6 +9,7 @@ mod page;
 mod params;
 mod routes;
 pub mod selector;
+pub mod serve;
 pub mod time;
 
 #[cfg(test)]

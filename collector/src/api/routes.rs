@@ -4,7 +4,7 @@ use super::App;
 use super::error::ApiError;
 use super::params::Params;
 use super::selector::label_name;
-use crate::limits::{BUCKETS_MAX, QUERY_MS_MAX, QUERY_WAIT_MS, ROWS_MAX, SERIES_MAX};
+use crate::limits::{QUERY_MS_MAX, QUERY_WAIT_MS, ROWS_MAX, SERIES_MAX, TIMELINE_BUCKETS_MAX};
 use crate::profile::ProjectName;
 use crate::query::{self, MergeQuery, TimeRange, TimelineQuery};
 use crate::store::StoreError;
@@ -283,9 +283,10 @@ pub(super) async fn series(
     let range = selection.range;
     let window_ms = range.to_ms - range.from_ms;
     let step_ms = params.number("step", choose_step(window_ms), 1, i64::MAX)?;
-    if window_ms / step_ms >= BUCKETS_MAX {
-        return Err(ApiError::parameter(format!("`step` gives more than {BUCKETS_MAX} buckets"))
-            .hint(format!("use at least {} ms, or leave it out", window_ms / BUCKETS_MAX + 1)));
+    let buckets_max = i64::try_from(TIMELINE_BUCKETS_MAX).unwrap_or(i64::MAX);
+    if window_ms / step_ms >= buckets_max {
+        return Err(ApiError::parameter(format!("`step` gives more than {buckets_max} buckets"))
+            .hint(format!("use at least {} ms, or leave it out", window_ms / buckets_max + 1)));
     }
     let by = match params.text("by") {
         None | Some("") => None,

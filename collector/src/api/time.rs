@@ -30,7 +30,7 @@ pub fn parse(text: &str, now_ms: i64) -> Result<i64, TimeError> {
         return now_ms.checked_add(offset_ms).ok_or_else(|| fail("out of range"));
     }
     if text.bytes().all(|byte| byte.is_ascii_digit()) && !text.is_empty() {
-        return text.parse().map_err(|_| fail("out of range"));
+        return text.parse().map_err(|_overflow| fail("out of range"));
     }
     match text.parse::<Timestamp>() {
         Ok(time) => Ok(time.as_millisecond()),

@@ -5,7 +5,7 @@ use super::compression::{Coding, DecompressError, decompress};
 use super::otlp::{self, Reception, Rejections, Undecodable};
 use crate::limits;
 use crate::metrics::{Metrics, Transport};
-use crate::profile::ProjectName;
+use crate::profile::{BatchError, ProjectName};
 use crate::query::TimeRange;
 use crate::store::{ProfileStore, StoreError};
 use bytes::{Bytes, BytesMut};
@@ -244,7 +244,10 @@ impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Busy(what) => Self::Busy(what),
-            StoreError::Limit { .. } => Self::TooLarge(error.to_string()),
+            StoreError::Limit { .. } | StoreError::Invalid(BatchError::Limit { .. }) => {
+                Self::TooLarge(error.to_string())
+            }
+            StoreError::Invalid(_) => Self::Malformed(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
     }

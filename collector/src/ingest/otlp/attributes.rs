@@ -3,65 +3,82 @@
 //! OpenTelemetry specification asks of back ends without such types.
 
 use super::fault::{Fault, cap};
-use crate::limits::{STRING_BYTES_MAX, VALUE_DEPTH_MAX};
+use crate::limits::{LABEL_BYTES_MAX, STRING_BYTES_MAX, VALUE_DEPTH_MAX};
 use crate::profile::AttributeValue;
 use proto::opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A string of the dictionary; index 0 of an empty table is the empty string.
-pub(super) fn string<'a>(
-    strings: &'a [String],
-    index: i32,
-    field: &'static str,
-) -> Result<&'a str, Fault> {
-    let found = usize::try_from(index).ok().and_then(|at| strings.get(at));
-    match found {
-        Some(text) => {
-            cap("a string, in bytes,", text.len(), STRING_BYTES_MAX)?;
-            Ok(text)
-        }
-        None if index == 0 => Ok(""),
-        None => Err(Fault::Index { field, table: "string_table", index, len: strings.len() }),
-    }
+/// The string table of a request, and what was cut off while attributes were read through it.
+pub(super) struct Strings<'a> {
+    table: &'a [String],
+    /// Attribute values that were longer than [`LABEL_BYTES_MAX`].
+    pub(super) truncated: Cell<u64>,
 }
 
-/// The name of a resource or scope attribute: spelled out, or a reference.
-pub(super) fn key<'a>(strings: &'a [String], pair: &'a KeyValue) -> Result<&'a str, Fault> {
-    if pair.key.is_empty() {
-        string(strings, pair.key_strindex, "key_strindex")
-    } else {
-        Ok(&pair.key)
+impl<'a> Strings<'a> {
+    pub(super) const fn new(table: &'a [String]) -> Self {
+        Self { table, truncated: Cell::new(0) }
     }
-}
 
-/// The value in the domain model, or nothing where none is set.
-pub(super) fn value(
-    strings: &[String],
-    any: Option<&AnyValue>,
-) -> Result<Option<AttributeValue>, Fault> {
-    let Some(value) = any.and_then(|any| any.value.as_ref()) else { return Ok(None) };
-    let text = |text: &str| {
-        cap("an attribute value, in bytes,", text.len(), STRING_BYTES_MAX)?;
-        Ok(Some(AttributeValue::Text(Arc::from(text))))
-    };
-    match value {
-        Value::StringValue(it) => text(it),
-        Value::StringValueStrindex(index) => {
-            text(string(strings, *index, "string_value_strindex")?)
+    /// A string of the dictionary; index 0 of an empty table is the empty string.
+    pub(super) fn get(&self, index: i32, field: &'static str) -> Result<&'a str, Fault> {
+        let found = usize::try_from(index).ok().and_then(|at| self.table.get(at));
+        match found {
+            Some(text) => {
+                cap("a string, in bytes,", text.len(), STRING_BYTES_MAX)?;
+                Ok(text)
+            }
+            None if index == 0 => Ok(""),
+            None => {
+                let len = self.table.len();
+                Err(Fault::Index { field, table: "string_table", index, len })
+            }
         }
-        Value::BoolValue(it) => Ok(Some(AttributeValue::Bool(*it))),
-        Value::IntValue(it) => Ok(Some(AttributeValue::Int(*it))),
-        other => {
-            let mut json = String::new();
-            write_json(strings, other, &mut json, 0)?;
-            text(&json)
+    }
+
+    /// The name of a resource or scope attribute: spelled out, or a reference.
+    pub(super) fn key<'b>(&self, pair: &'b KeyValue) -> Result<&'b str, Fault>
+    where
+        'a: 'b,
+    {
+        let spelled = !pair.key.is_empty();
+        let key = if spelled { &*pair.key } else { self.get(pair.key_strindex, "key_strindex")? };
+        cap("an attribute name, in bytes,", key.len(), LABEL_BYTES_MAX)?;
+        Ok(key)
+    }
+
+    /// The value in the domain model, or nothing where none is set. Longer text is cut, as
+    /// OpenTelemetry's SDKs do with attributes (a command line may have megabytes).
+    pub(super) fn value(&self, any: Option<&AnyValue>) -> Result<Option<AttributeValue>, Fault> {
+        let Some(value) = any.and_then(|any| any.value.as_ref()) else { return Ok(None) };
+        Ok(Some(match value {
+            Value::StringValue(it) => self.text(it),
+            Value::StringValueStrindex(index) => {
+                self.text(self.get(*index, "string_value_strindex")?)
+            }
+            Value::BoolValue(it) => AttributeValue::Bool(*it),
+            Value::IntValue(it) => AttributeValue::Int(*it),
+            other => {
+                let mut json = String::new();
+                write_json(self, other, &mut json, 0)?;
+                self.text(&json)
+            }
+        }))
+    }
+
+    fn text(&self, text: &str) -> AttributeValue {
+        let fits = text.floor_char_boundary(LABEL_BYTES_MAX);
+        if fits < text.len() {
+            self.truncated.set(self.truncated.get() + 1);
         }
+        AttributeValue::Text(Arc::from(text.get(..fits).unwrap_or_default()))
     }
 }
 
 fn write_json(
-    strings: &[String],
+    strings: &Strings<'_>,
     value: &Value,
     out: &mut String,
     depth: usize,
@@ -73,7 +90,7 @@ fn write_json(
     match value {
         Value::StringValue(text) => quote(text, out),
         Value::StringValueStrindex(index) => {
-            quote(string(strings, *index, "string_value_strindex")?, out);
+            quote(strings.get(*index, "string_value_strindex")?, out);
         }
         Value::BoolValue(it) => out.push_str(if *it { "true" } else { "false" }),
         Value::IntValue(it) => push(out, format_args!("{it}")),
@@ -97,7 +114,7 @@ fn write_json(
             out.push('{');
             for (at, pair) in list.values.iter().enumerate() {
                 separate(out, at);
-                quote(key(strings, pair)?, out);
+                quote(strings.key(pair)?, out);
                 out.push(':');
                 write_item(strings, pair.value.as_ref(), out, depth)?;
             }
@@ -108,7 +125,7 @@ fn write_json(
 }
 
 fn write_item(
-    strings: &[String],
+    strings: &Strings<'_>,
     item: Option<&AnyValue>,
     out: &mut String,
     depth: usize,

@@ -6,7 +6,9 @@ use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
 use super::units::{self, Stored};
 use super::{AGENT_SCOPE, Reception, Rejections};
-use crate::limits::{ATTRIBUTES_MAX, DURATION_MS_MAX, LABEL_BYTES_MAX, OBSERVATIONS_MAX};
+use crate::limits::{
+    LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
+};
 use crate::profile::{
     Attribute, AttributeValue, ProfileDef, ProfileId, SampleDef, SeriesLabels, ValueType,
     WriteBatch,
@@ -20,6 +22,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Times before this are no wall clock: some senders leave the time unset or send time since boot.
 const YEAR_1971_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
+
+/// The agent's account of a window travels in attributes of a profile: figures of that profile, no
+/// attributes of samples.
+const LEDGER_PREFIX: &str = "vesta.ledger.";
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -195,7 +201,7 @@ impl<'a> Converter<'a> {
             self.dictionary.check_link(sample.link_index)?;
             let attributes = sample.attribute_indices.len() + profile.attribute_indices.len();
             let attributes = attributes + scope.origin.attributes.len();
-            cap("the number of attributes of a sample", attributes, ATTRIBUTES_MAX)?;
+            cap("the number of attributes of a sample", attributes, SAMPLE_ATTRIBUTES_MAX)?;
             observations =
                 observations.saturating_add(check_values(position, sample, stored.factor)?);
             self.check_timestamps(sample)?;
@@ -209,7 +215,7 @@ impl<'a> Converter<'a> {
     fn check_times(&self, profile: &otlp::Profile) -> Result<(i64, i64), Fault> {
         let duration_ms = ms(profile.duration_nano);
         let duration = usize::try_from(duration_ms).unwrap_or(usize::MAX);
-        let duration_max = usize::try_from(DURATION_MS_MAX).unwrap_or(usize::MAX);
+        let duration_max = usize::try_from(PROFILE_DURATION_MS_MAX).unwrap_or(usize::MAX);
         cap("duration_nano, in milliseconds,", duration, duration_max)?;
         if profile.time_unix_nano < YEAR_1971_NS {
             return Ok((self.reception.now_ms - duration_ms, duration_ms));
@@ -267,6 +273,7 @@ impl<'a> Converter<'a> {
         }
         let indices = of_sample.iter().chain(of_profile);
         set.extend(indices.filter_map(|&index| self.dictionary.attribute(index)).cloned());
+        set.retain(|attribute| !attribute.key.starts_with(LEDGER_PREFIX));
         set.extend(origin.attributes.iter().cloned());
         set.sort_by(|a, b| a.key.cmp(&b.key)); // stable: the first of equal names wins below
         set.dedup_by(|later, first| later.key == first.key);

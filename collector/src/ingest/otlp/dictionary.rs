@@ -1,10 +1,11 @@
 //! The dictionary of a request: every entry is checked once, and copied into the batch when the first
 //! accepted profile refers to it. Entry 0 of a table means "unset"; senders that fill it are understood.
 
-use super::attributes;
+use super::attributes::Strings;
 use super::fault::{Fault, cap};
 use crate::limits::{
-    ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, LINES_MAX, STACK_DEPTH_MAX, STACK_FRAMES_MAX,
+    LABEL_BYTES_MAX, LOCATION_LINES_MAX, REQUEST_FRAMES_MAX, SAMPLE_ATTRIBUTES_MAX,
+    STACK_FRAMES_MAX,
 };
 use crate::profile::{
     Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, WriteBatch,
@@ -15,7 +16,7 @@ use proto::{BuildId, FrameKind};
 use std::sync::Arc;
 
 /// Addresses of executables and libraries as the kernel loads them begin above this; the addresses inside
-/// an ELF file lie below (position dependent x86-64 code begins at 0x40_0000).
+/// an ELF file lie below (position dependent x86-64 code begins at `0x40_0000`).
 const LOADED_ADDRESS_MIN: u64 = 1 << 32;
 
 /// Faults by the position of their entry. Most requests have none.
@@ -24,6 +25,7 @@ type Faults = HashMap<usize, Fault>;
 /// A checked dictionary.
 pub(super) struct Dictionary<'a> {
     tables: &'a otlp::ProfilesDictionary,
+    strings: Strings<'a>,
     /// By entry; nothing for the unset entry, for values that are not set, and for faulty ones.
     attributes: Vec<Option<Attribute>>,
     /// By entry of the location table.
@@ -52,6 +54,7 @@ impl<'a> Dictionary<'a> {
     pub(super) fn check(tables: &'a otlp::ProfilesDictionary) -> Self {
         let mut this = Self {
             tables,
+            strings: Strings::new(&tables.string_table),
             attributes: Vec::new(),
             kinds: Vec::new(),
             attribute_faults: Faults::new(),
@@ -73,12 +76,12 @@ impl<'a> Dictionary<'a> {
         this
     }
 
-    pub(super) fn strings(&self) -> &'a [String] {
-        &self.tables.string_table
+    pub(super) fn strings(&self) -> &Strings<'a> {
+        &self.strings
     }
 
     pub(super) fn string(&self, index: i32, field: &'static str) -> Result<&'a str, Fault> {
-        attributes::string(&self.tables.string_table, index, field)
+        self.strings.get(index, field)
     }
 
     fn read_attribute(
@@ -86,9 +89,9 @@ impl<'a> Dictionary<'a> {
         attribute: &otlp::KeyValueAndUnit,
     ) -> Result<Option<Attribute>, Fault> {
         let key = self.string(attribute.key_strindex, "attribute.key_strindex")?;
-        cap("an attribute key, in bytes,", key.len(), ATTRIBUTE_KEY_BYTES_MAX)?;
+        cap("an attribute key, in bytes,", key.len(), LABEL_BYTES_MAX)?;
         self.string(attribute.unit_strindex, "attribute.unit_strindex")?;
-        let value = attributes::value(self.strings(), attribute.value.as_ref())?;
+        let value = self.strings.value(attribute.value.as_ref())?;
         Ok(value.filter(|_| !key.is_empty()).map(|value| Attribute { key: Arc::from(key), value }))
     }
 
@@ -118,7 +121,7 @@ impl<'a> Dictionary<'a> {
                 at(location.mapping_index, len, "location.mapping_index", "mapping_table")?;
             verdict(mappings, mapping)?;
         }
-        cap("the number of lines of a location", location.lines.len(), LINES_MAX)?;
+        cap("the number of lines of a location", location.lines.len(), LOCATION_LINES_MAX)?;
         for line in &location.lines {
             if line.function_index == 0 && self.tables.function_table.is_empty() {
                 continue;
@@ -134,7 +137,7 @@ impl<'a> Dictionary<'a> {
 
     fn check_stack(&self, entry: usize) -> Result<(), Fault> {
         let Some(stack) = self.tables.stack_table.get(entry) else { return Ok(()) };
-        cap("the depth of a stack", stack.location_indices.len(), STACK_DEPTH_MAX)?;
+        cap("the depth of a stack", stack.location_indices.len(), STACK_FRAMES_MAX)?;
         let len = self.tables.location_table.len();
         stack.location_indices.iter().try_for_each(|&index| {
             let location = at(index, len, "stack.location_indices", "location_table")?;
@@ -147,7 +150,7 @@ impl<'a> Dictionary<'a> {
         indices: &[i32],
         field: &'static str,
     ) -> Result<(), Fault> {
-        cap("the number of attributes", indices.len(), ATTRIBUTES_MAX)?;
+        cap("the number of attributes", indices.len(), SAMPLE_ATTRIBUTES_MAX)?;
         let len = self.tables.attribute_table.len();
         indices.iter().filter(|&&index| index != 0 || len > 0).try_for_each(|&index| {
             verdict(&self.attribute_faults, at(index, len, field, "attribute_table")?)
@@ -255,9 +258,9 @@ impl<'a> Copies<'a> {
         if self.stacks.contains_key(&stack) { 0 } else { depth }
     }
 
-    /// Refuses a profile that would take the batch above [`STACK_FRAMES_MAX`].
+    /// Refuses a profile that would take the batch above [`REQUEST_FRAMES_MAX`].
     pub(super) fn check_frames(&self, added: usize) -> Result<(), Fault> {
-        cap("the frames of all stacks", self.frames.saturating_add(added), STACK_FRAMES_MAX)
+        cap("the frames of all stacks", self.frames.saturating_add(added), REQUEST_FRAMES_MAX)
     }
 
     pub(super) fn stack(&mut self, batch: &mut WriteBatch, index: i32) -> u32 {

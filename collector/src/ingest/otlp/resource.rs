@@ -1,9 +1,9 @@
 //! What a resource says about its profiles: the labels of their series, and attributes that every one of
 //! their samples carries (the process's id among them).
 
-use super::attributes;
+use super::attributes::Strings;
 use super::fault::{Fault, cap};
-use crate::limits::{ATTRIBUTE_KEY_BYTES_MAX, ATTRIBUTES_MAX, LABEL_BYTES_MAX};
+use crate::limits::SAMPLE_ATTRIBUTES_MAX;
 use crate::profile::{Attribute, AttributeValue, SeriesLabels};
 use proto::opentelemetry_proto::tonic::resource::v1::Resource;
 use std::sync::Arc;
@@ -17,16 +17,15 @@ pub(super) struct Origin {
     pub(super) attributes: Vec<Attribute>,
 }
 
-pub(super) fn read(strings: &[String], resource: Option<&Resource>) -> Result<Origin, Fault> {
+pub(super) fn read(strings: &Strings<'_>, resource: Option<&Resource>) -> Result<Origin, Fault> {
     let mut origin = Origin::default();
     let mut path = Arc::from("");
     let mut host_id = Arc::from("");
     let pairs = resource.map_or(&[][..], |resource| &resource.attributes);
-    cap("the number of resource attributes", pairs.len(), ATTRIBUTES_MAX)?;
+    cap("the number of resource attributes", pairs.len(), SAMPLE_ATTRIBUTES_MAX)?;
     for pair in pairs {
-        let key = attributes::key(strings, pair)?;
-        cap("an attribute key, in bytes,", key.len(), ATTRIBUTE_KEY_BYTES_MAX)?;
-        let Some(value) = attributes::value(strings, pair.value.as_ref())? else { continue };
+        let key = strings.key(pair)?;
+        let Some(value) = strings.value(pair.value.as_ref())? else { continue };
         let label = match key {
             "service.name" => &mut origin.labels.service,
             "host.name" => &mut origin.labels.host,
@@ -47,7 +46,7 @@ pub(super) fn read(strings: &[String], resource: Option<&Resource>) -> Result<Or
                 continue;
             }
         };
-        *label = text(value)?;
+        *label = text(value);
     }
     let labels = &mut origin.labels;
     if labels.executable.is_empty() {
@@ -60,14 +59,12 @@ pub(super) fn read(strings: &[String], resource: Option<&Resource>) -> Result<Or
     Ok(origin)
 }
 
-fn text(value: AttributeValue) -> Result<Arc<str>, Fault> {
-    let text = match value {
+fn text(value: AttributeValue) -> Arc<str> {
+    match value {
         AttributeValue::Text(text) => text,
         AttributeValue::Int(number) => Arc::from(number.to_string()),
         AttributeValue::Bool(truth) => Arc::from(truth.to_string()),
-    };
-    cap("a label, in bytes,", text.len(), LABEL_BYTES_MAX)?;
-    Ok(text)
+    }
 }
 
 fn file_name(path: &Arc<str>) -> Arc<str> {

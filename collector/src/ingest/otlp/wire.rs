@@ -197,8 +197,8 @@ fn next_field(bytes: &[u8], at: &mut usize, end: usize) -> Result<Option<Field>,
     }
     let tag_at = *at;
     let tag = varint(bytes, at, end)?;
-    let number = u32::try_from(tag >> 3).map_err(|_| WireError::Tag(tag_at))?;
-    let wire_type = u8::try_from(tag & 7).map_err(|_| WireError::Tag(tag_at))?;
+    let number = u32::try_from(tag >> 3).map_err(|_large| WireError::Tag(tag_at))?;
+    let wire_type = u8::try_from(tag & 7).map_err(|_large| WireError::Tag(tag_at))?;
     if number == 0 {
         return Err(WireError::Tag(tag_at));
     }
@@ -212,7 +212,8 @@ fn next_field(bytes: &[u8], at: &mut usize, end: usize) -> Result<Option<Field>,
         WIRE_FIXED32 => value_at..value_at.saturating_add(4),
         WIRE_BYTES => {
             let length = varint(bytes, at, end)?;
-            let length = usize::try_from(length).map_err(|_| WireError::Truncated(value_at))?;
+            let length =
+                usize::try_from(length).map_err(|_large| WireError::Truncated(value_at))?;
             *at..at.saturating_add(length)
         }
         _ => return Err(WireError::Tag(tag_at)),

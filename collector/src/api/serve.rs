@@ -1,0 +1,198 @@
+//! Starts and stops a whole collector: opens the store, binds the ports, serves them, flushes at the end.
+
+use super::listen::{self, Port};
+use super::{App, main_router, otlp_grpc_router, otlp_http_router};
+use crate::ingest::receiver::Receiver;
+use crate::limits::PORTS_TRIED_MAX;
+use crate::metrics::Metrics;
+use crate::profile::ProjectName;
+use crate::store::memory::MemoryStore;
+use crate::store::{ProfileStore, StoreError};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// The one project there is.
+pub const PROJECT: &str = "default";
+
+/// What to serve, and where.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// Where profiles are kept.
+    pub data_dir: PathBuf,
+    /// Most bytes there.
+    pub data_bytes_max: u64,
+    /// Profiles older than this are refused, milliseconds.
+    pub retention_ms: i64,
+    /// Page, API, OTLP/HTTP.
+    pub listen: SocketAddr,
+    /// OTLP/gRPC.
+    pub otlp_grpc: SocketAddr,
+    /// OTLP/HTTP.
+    pub otlp_http: SocketAddr,
+    /// Other than loopback addresses are allowed.
+    pub insecure: bool,
+    /// A taken port is replaced by a free one.
+    pub other_ports: bool,
+    /// Names that browsers may use.
+    pub allowed_hosts: Vec<String>,
+}
+
+/// Why a collector does not start or stop well.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Everybody who reaches the port could read.
+    #[error(
+        "{0} is not a loopback address, and there are no keys yet: whoever reaches it reads all profiles; \
+         listen on 127.0.0.1, or add --insecure if the network is trusted"
+    )]
+    Insecure(SocketAddr),
+    /// A port cannot be bound.
+    #[error("cannot listen on {address} for {name}: {source}; {hint}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What for.
+        name: &'static str,
+        /// The cause.
+        source: std::io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// The store cannot be opened or flushed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Where a running collector listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// Page, API, OTLP/HTTP.
+    pub main: SocketAddr,
+    /// OTLP/gRPC.
+    pub otlp_grpc: SocketAddr,
+    /// OTLP/HTTP.
+    pub otlp_http: SocketAddr,
+}
+
+/// A running collector.
+pub struct Collector {
+    /// Where it listens.
+    pub addresses: Addresses,
+    store: Arc<dyn ProfileStore>,
+    stop: watch::Sender<bool>,
+    ports: JoinSet<()>,
+}
+
+impl std::fmt::Debug for Collector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collector").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
+impl Collector {
+    /// Opens the store and serves it.
+    ///
+    /// # Errors
+    /// The store cannot be opened or a port cannot be bound.
+    pub async fn start(options: ServeOptions) -> Result<Self, ServeError> {
+        // Until there is an engine that writes to the data folder.
+        tracing::warn!("this build keeps profiles in memory only: they are gone when it stops");
+        let store: Arc<dyn ProfileStore> = Arc::new(MemoryStore::new());
+        Self::with_store(options, store).await
+    }
+
+    /// Serves a store.
+    ///
+    /// # Errors
+    /// A port cannot be bound.
+    pub async fn with_store(
+        options: ServeOptions,
+        store: Arc<dyn ProfileStore>,
+    ) -> Result<Self, ServeError> {
+        let main = bind("page and API", options.listen, &options).await?;
+        let otlp_grpc = bind("OTLP/gRPC", options.otlp_grpc, &options).await?;
+        let otlp_http = bind("OTLP/HTTP", options.otlp_http, &options).await?;
+        let addresses = Addresses { main: main.1, otlp_grpc: otlp_grpc.1, otlp_http: otlp_http.1 };
+        let project = ProjectName(Arc::from(PROJECT));
+        let metrics = Arc::new(Metrics::default());
+        let receiver = Receiver::new(
+            Arc::clone(&store),
+            Arc::clone(&metrics),
+            project.clone(),
+            options.retention_ms,
+        );
+        let app = App::new(
+            Arc::clone(&store),
+            Arc::clone(&metrics),
+            project,
+            options.allowed_hosts.clone(),
+        );
+        let (stop, stopped) = watch::channel(false);
+        let mut ports = JoinSet::new();
+        let routers = [
+            ("main", main.0, main_router(&Arc::new(app), receiver.clone())),
+            ("otlp_grpc", otlp_grpc.0, otlp_grpc_router(receiver.clone())),
+            ("otlp_http", otlp_http.0, otlp_http_router(receiver)),
+        ];
+        for (name, listener, router) in routers {
+            let port = Port { name, listener, router };
+            ports.spawn(listen::serve(port, Arc::clone(&metrics), stopped.clone()));
+        }
+        Ok(Self { addresses, store, stop, ports })
+    }
+
+    /// Lets open requests finish, then writes everything out.
+    ///
+    /// # Errors
+    /// The store cannot be flushed; what was acknowledged is durable all the same.
+    pub async fn stop(mut self) -> Result<(), ServeError> {
+        self.stop.send_replace(true);
+        while let Some(port) = self.ports.join_next().await {
+            if let Err(error) = port {
+                tracing::error!("a port ended badly: {error}");
+            }
+        }
+        Ok(self.store.flush().await?)
+    }
+}
+
+async fn bind(
+    name: &'static str,
+    wanted: SocketAddr,
+    options: &ServeOptions,
+) -> Result<(TcpListener, SocketAddr), ServeError> {
+    if !wanted.ip().is_loopback() && !options.insecure {
+        return Err(ServeError::Insecure(wanted));
+    }
+    let mut address = wanted;
+    let mut tried = 0;
+    loop {
+        let error = match TcpListener::bind(address).await {
+            Ok(listener) => {
+                let bound = listener.local_addr().unwrap_or(address);
+                if bound.port() != wanted.port() && wanted.port() != 0 {
+                    tracing::info!("port {} is taken; {name} listens on {bound}", wanted.port());
+                }
+                return Ok((listener, bound));
+            }
+            Err(error) => error,
+        };
+        let taken = error.kind() == std::io::ErrorKind::AddrInUse;
+        if !taken || !options.other_ports || tried > PORTS_TRIED_MAX {
+            let hint = if taken {
+                "something else listens there: stop it, or choose another port"
+            } else {
+                "choose an address of this host and a port that you may use"
+            };
+            return Err(ServeError::Bind { address: wanted, name, source: error, hint });
+        }
+        tried += 1;
+        // After the neighbours, whatever the system has free.
+        let neighbour = wanted.port().checked_add(tried).filter(|_| tried < PORTS_TRIED_MAX);
+        address.set_port(neighbour.unwrap_or(0));
+    }
+}
