@@ -16,8 +16,15 @@ pub const FRAMES_PER_TAIL_CALL: usize = 8;
 /// How many frames pass between two looks at the clock, which costs as much as a third of a frame.
 pub const FRAMES_PER_CLOCK_READ: usize = 32;
 
-/// Ring buffer, in bytes, if nobody chose: 64 CPUs x 97 samples/s x 0.6 KiB leave half a second.
-pub const RING_BYTES_DEFAULT: u32 = 2 << 20;
+/// Smallest ring buffer that is chosen, in bytes: it also holds the notes of a start.
+pub const RING_BYTES_MIN: u32 = 256 << 10;
+/// Largest ring buffer that is chosen, in bytes; a person may choose another.
+pub const RING_BYTES_MAX: u32 = 16 << 20;
+/// What one sample is reckoned at when the ring buffer's size is chosen, in bytes: 120 frames.
+pub const RING_BYTES_PER_SAMPLE: u32 = 1 << 10;
+/// For how long the ring buffer holds samples when nobody reads, in seconds: an agent that loads the
+/// tables of a large binary on a busy host is away for a second or two.
+pub const RING_SECONDS: u32 = 4;
 /// Time in which one process and page is noted as unknown at most once, in nanoseconds: longer than
 /// reading `/proc/PID/maps` takes, shorter than anyone waits.
 pub const NOTE_INTERVAL_NS: u64 = 10_000_000;
@@ -38,13 +45,18 @@ pub const SLAB_CHUNKS: usize = 128;
 pub const SLABS_MAX: usize = 64;
 /// Chunks in all.
 pub const CHUNKS_MAX: usize = SLAB_CHUNKS * SLABS_MAX;
-/// Distinct unwind rules: a row holds a `u16`. 1,412 were counted on a whole developer machine.
-pub const RULES_MAX: usize = 65_536;
+/// Distinct unwind rules of all tables (256 KiB; a row could name 65,536). 1,412 were counted on a whole
+/// developer machine.
+pub const RULES_MAX: usize = 16_384;
 
 /// Mappings in one page of the mapping table.
 pub const MAPPINGS_PER_PAGE: usize = 64;
 /// Mapping pages in all (2 KiB each).
 pub const MAPPING_PAGES_MAX: usize = 8192;
+/// Mapping pages in one slab (512 KiB), made when needed: a host with few processes pays for few.
+pub const PAGE_SLAB_PAGES: usize = 256;
+/// Slabs of mapping pages in all.
+pub const PAGE_SLABS_MAX: usize = MAPPING_PAGES_MAX / PAGE_SLAB_PAGES;
 /// Mapping pages of one process: 8,192 mappings.
 pub const MAPPING_PAGES_PER_PROCESS_MAX: usize = 128;
 /// Processes with a mapping table.

@@ -2,8 +2,9 @@
 
 use super::walker::Walk;
 use agent_ebpf::limits::{
-    CHUNKS_MAX, FILTER_PROCESSES_MAX, MAPPING_PAGES_MAX, NOTE_SLOTS, PROCESSES_MAX, RECORD_FRAMES,
-    RING_BYTES_DEFAULT, RULES_MAX, SLAB_CHUNKS, SLABS_MAX,
+    CHUNKS_MAX, FILTER_PROCESSES_MAX, MAPPING_PAGES_MAX, NOTE_SLOTS, PAGE_SLAB_PAGES,
+    PAGE_SLABS_MAX, PROCESSES_MAX, RECORD_FRAMES, RING_BYTES_MIN, RULES_MAX, SLAB_CHUNKS,
+    SLABS_MAX,
 };
 use agent_ebpf::{Chunk, Counters, MappingPage, ProcessEntry, SampleHeader, UnwindRule};
 use aya_ebpf::Global;
@@ -35,7 +36,7 @@ pub(super) struct NoteSlot {
 
 /// Records for the agent. Its size is chosen by the loader.
 #[btf_map]
-pub(super) static RECORDS: RingBuf<u64, { RING_BYTES_DEFAULT as usize }> = RingBuf::new();
+pub(super) static RECORDS: RingBuf<u64, { RING_BYTES_MIN as usize }> = RingBuf::new();
 #[btf_map]
 pub(super) static COUNTERS: PerCpuArray<Counters, 1> = PerCpuArray::new();
 #[btf_map]
@@ -53,7 +54,8 @@ pub(super) static PROCESSES: HashMap<u32, ProcessEntry, PROCESSES_MAX> = HashMap
 #[btf_map]
 pub(super) static PAGE_STARTS: Array<[u64; MAPPING_PAGES_MAX], 1> = Array::new();
 #[btf_map]
-pub(super) static PAGES: Array<MappingPage, MAPPING_PAGES_MAX> = Array::new();
+pub(super) static PAGE_SLABS: ArrayOfMaps<Array<MappingPage, PAGE_SLAB_PAGES>, PAGE_SLABS_MAX> =
+    ArrayOfMaps::new();
 
 /// First row key of every chunk.
 #[btf_map]
@@ -81,4 +83,4 @@ pub(super) static FILTERED: Global<u32> = Global::new(0);
 pub(super) static KERNEL_THREADS: Global<u32> = Global::new(1);
 /// The reader is woken when more bytes than this wait.
 #[unsafe(no_mangle)]
-pub(super) static WAKE_BYTES: Global<u64> = Global::new(RING_BYTES_DEFAULT as u64 / 4);
+pub(super) static WAKE_BYTES: Global<u64> = Global::new(RING_BYTES_MIN as u64 / 4);

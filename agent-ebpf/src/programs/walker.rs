@@ -2,12 +2,12 @@
 //! an address, the frame-pointer chain is followed. It reads user memory and the tables, writes frames
 //! into the record, and says how it ended; it decides nothing about the sample.
 
-use super::maps::{CHUNK_STARTS, PAGE_STARTS, PAGES, RULES, Record, SLABS, Scratch};
+use super::maps::{CHUNK_STARTS, PAGE_SLABS, PAGE_STARTS, RULES, Record, SLABS, Scratch};
 use super::registers::Registers;
 use super::verifier::{at_most, below, element, limit32, low32, place};
 use agent_ebpf::limits::{
     CHUNK_ROWS, CHUNKS_MAX, FRAMES_PER_CLOCK_READ, MAPPING_PAGES_MAX, MAPPINGS_PER_PAGE,
-    RECORD_FRAMES, SLAB_CHUNKS, WALK_NS_MAX,
+    PAGE_SLAB_PAGES, RECORD_FRAMES, SLAB_CHUNKS, WALK_NS_MAX,
 };
 use agent_ebpf::{
     Chunk, FRAME_EXACT, MappingPage, MappingTarget, Outcome, ProcessEntry, RuleKind, UnwindRule,
@@ -102,7 +102,9 @@ fn late(start_ns: u64) -> bool {
 #[inline(always)]
 fn find_rule(walk: &Walk, pc: u64) -> Result<UnwindRule, Outcome> {
     let page_index = find_page(walk, pc)?;
-    let page = PAGES.get(page_index).ok_or(Outcome::TableCorrupt)?;
+    let inner = low32(below::<PAGE_SLAB_PAGES>(page_index));
+    let slab = low32(page_index / PAGE_SLAB_PAGES as u64);
+    let page = PAGE_SLABS.get_value(slab, &inner).ok_or(Outcome::TableCorrupt)?;
     let mut slot = walk.zero;
     let mut step = MAPPINGS_PER_PAGE as u64 / 2;
     while step > 0 {
@@ -135,7 +137,7 @@ fn column(page: &MappingPage, column: usize, slot: u64) -> u64 {
 
 /// The page of the process that `pc` would lie in.
 #[inline(always)]
-fn find_page(walk: &Walk, pc: u64) -> Result<u32, Outcome> {
+fn find_page(walk: &Walk, pc: u64) -> Result<u64, Outcome> {
     let starts = PAGE_STARTS.get(0).ok_or(Outcome::TableCorrupt)?;
     let first = u64::from(walk.process.first_page);
     let pages = u64::from(walk.process.pages);
@@ -148,7 +150,7 @@ fn find_page(walk: &Walk, pc: u64) -> Result<u32, Outcome> {
         page += (at_most(next + 1, pages) & at_most(start, pc)) * step;
         step /= 2;
     }
-    Ok(low32(first + page))
+    Ok(first + page)
 }
 
 /// The rule of the row at `key` of a table.

@@ -16,7 +16,7 @@ pub(super) struct Loaded {
 }
 
 /// Loads the first form that the kernel takes.
-pub(super) fn load(options: &Options) -> Result<Loaded, BpfError> {
+pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfError> {
     let object = object::OBJECT.ok_or(BpfError::NotBuilt)?;
     raise_memlock();
     let forms: &[Form] = match options.form {
@@ -27,7 +27,7 @@ pub(super) fn load(options: &Options) -> Result<Loaded, BpfError> {
     let mut attempts = Vec::new();
     let mut errno = None;
     for &form in forms {
-        let mut ebpf = load_object(object, options)?;
+        let mut ebpf = load_object(object, options, ring_bytes)?;
         match load_form(&mut ebpf, form) {
             Ok(()) => return Ok(Loaded { ebpf, form }),
             Err(error) => {
@@ -48,7 +48,7 @@ fn raise_memlock() {
     }
 }
 
-fn load_object(object: &[u8], options: &Options) -> Result<Ebpf, BpfError> {
+fn load_object(object: &[u8], options: &Options, ring_bytes: u32) -> Result<Ebpf, BpfError> {
     let level = if options.verifier_log {
         VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS
     } else {
@@ -58,11 +58,11 @@ fn load_object(object: &[u8], options: &Options) -> Result<Ebpf, BpfError> {
     let registers = UserRegisters::Helper as u32;
     let filtered = u32::from(options.pid_filter.is_some());
     let kernel_threads = u32::from(options.kernel_threads);
-    let wake_bytes = u64::from(options.ring_bytes / 4);
+    let wake_bytes = u64::from(ring_bytes / 4);
     EbpfLoader::new()
         .btf(None)
         .verifier_log_level(level)
-        .map_max_entries("RECORDS", options.ring_bytes)
+        .map_max_entries("RECORDS", ring_bytes)
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("FILTERED", &filtered, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)

@@ -30,8 +30,8 @@ pub struct Options {
     pub frequency_hz: u32,
     /// Form of the programs.
     pub form: FormChoice,
-    /// Size of the ring buffer in bytes, a power of two of at least 4096.
-    pub ring_bytes: u32,
+    /// Size of the ring buffer in bytes, a power of two of at least 4096; `None`: by CPUs and frequency.
+    pub ring_bytes: Option<u32>,
     /// Only these processes are sampled (see also [`Sampler::include`]); `None`: all.
     pub pid_filter: Option<Vec<Pid>>,
     /// Kernel threads are sampled too.
@@ -47,7 +47,7 @@ impl Default for Options {
         Self {
             frequency_hz: 19,
             form: FormChoice::Auto,
-            ring_bytes: agent_ebpf::limits::RING_BYTES_DEFAULT,
+            ring_bytes: None,
             pid_filter: None,
             kernel_threads: true,
             bpf_log: false,

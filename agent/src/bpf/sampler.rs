@@ -9,6 +9,7 @@ use crate::address::Pid;
 use crate::clock::monotonic_now;
 use crate::limits::{FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
 use agent_ebpf::Counters;
+use agent_ebpf::limits::{RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
 use rustix::event::epoll;
@@ -43,9 +44,11 @@ impl Sampler {
     /// If the options are out of range or the kernel refuses a step; each error says what is missing.
     pub fn load(options: &Options) -> Result<(Self, Tables), BpfError> {
         check(options)?;
-        let loader::Loaded { mut ebpf, form } = loader::load(options)?;
-        let map_bytes = loader::map_bytes(&ebpf)?;
         let cpus = online_cpus()?;
+        let ring_bytes =
+            options.ring_bytes.unwrap_or_else(|| ring_bytes(&cpus, options.frequency_hz));
+        let loader::Loaded { mut ebpf, form } = loader::load(options, ring_bytes)?;
+        let map_bytes = loader::map_bytes(&ebpf)?;
         let (lifecycle, build_ids) = open_lifecycle(&cpus)?;
         loader::attach_exec(&mut ebpf)?;
         let clocks = cpus.iter().map(|cpu| CpuClock::open(*cpu, options.frequency_hz));
@@ -232,11 +235,20 @@ fn check(options: &Options) -> Result<(), BpfError> {
     if hz == 0 || hz > FREQUENCY_HZ_MAX {
         return Err(BpfError::Frequency { hz, max: FREQUENCY_HZ_MAX });
     }
-    let bytes = options.ring_bytes;
-    if !bytes.is_power_of_two() || bytes < 4096 {
-        return Err(BpfError::RingBytes { bytes });
+    match options.ring_bytes {
+        Some(bytes) if !bytes.is_power_of_two() || bytes < 4096 => {
+            Err(BpfError::RingBytes { bytes })
+        }
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// The ring buffer that holds the samples of all CPUs while the reader is away.
+fn ring_bytes(cpus: &[u32], frequency_hz: u32) -> u32 {
+    let cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+    let bytes =
+        cpus.saturating_mul(frequency_hz).saturating_mul(RING_BYTES_PER_SAMPLE * RING_SECONDS);
+    bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two()
 }
 
 /// Opens the lifecycle rings, with build ids if the kernel has them.

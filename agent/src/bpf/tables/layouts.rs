@@ -2,6 +2,7 @@
 //! equal layouts (workers forked from one parent) share the pages.
 
 use super::super::{BpfError, MappingUnwind, TableId, WalkMapping};
+use super::slab_map::SlabMap;
 use super::space::Space;
 use crate::clock::MonotonicNs;
 use agent_ebpf::MappingPage;
@@ -29,7 +30,7 @@ pub(super) struct Layout {
 
 /// All layouts.
 pub(super) struct Layouts {
-    pages_map: Array<MapData, MappingPage>,
+    pub(super) pages: SlabMap<MappingPage>,
     starts_map: Array<MapData, [u64; MAPPING_PAGES_MAX]>,
     starts: Box<[u64; MAPPING_PAGES_MAX]>,
     space: Space,
@@ -39,11 +40,11 @@ pub(super) struct Layouts {
 
 impl Layouts {
     pub(super) fn new(
-        pages_map: Array<MapData, MappingPage>,
+        pages: SlabMap<MappingPage>,
         starts_map: Array<MapData, [u64; MAPPING_PAGES_MAX]>,
     ) -> Self {
         Self {
-            pages_map,
+            pages,
             starts_map,
             starts: Box::new([0; MAPPING_PAGES_MAX]),
             space: Space::new(MAPPING_PAGES_MAX),
@@ -89,8 +90,7 @@ impl Layouts {
 
     fn write_pages(&mut self, pages: &[MappingPage], run: Range<usize>) -> Result<(), BpfError> {
         for (index, page) in run.zip(pages) {
-            let number = u32::try_from(index).expect("below 8,192");
-            self.pages_map.set(number, page, 0).map_err(BpfError::map("PAGES"))?;
+            self.pages.set(index, page)?;
             self.starts[index] = page.starts[0];
         }
         self.starts_map.set(0, self.starts.as_ref(), 0).map_err(BpfError::map("PAGE_STARTS"))

@@ -4,8 +4,9 @@
 //! What to load for which process is `process`'s decision.
 
 mod layouts;
+mod rows;
 mod rules;
-mod slabs;
+mod slab_map;
 mod space;
 
 use super::{BpfError, MappingUnwind, TableId, WalkMapping};
@@ -13,14 +14,16 @@ use crate::address::{Generation, Pid};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::unwind::RowTable;
 use agent_ebpf::limits::{
-    CHUNK_ROWS, CHUNKS_PER_TABLE_MAX, MAPPINGS_PER_PAGE, PROCESSES_MAX, RULES_MAX,
+    CHUNK_ROWS, CHUNKS_PER_TABLE_MAX, MAPPINGS_PER_PAGE, PAGE_SLAB_PAGES, PROCESSES_MAX, RULES_MAX,
+    SLAB_CHUNKS,
 };
 use agent_ebpf::{MappingPage, MappingTarget, ProcessEntry, RuleKind, UnwindRule};
 use aya::Ebpf;
 use aya::maps::{Array, MapData, MapError};
 use layouts::{LayoutKey, Layouts};
+use rows::Rows;
 use rules::Rules;
-use slabs::Slabs;
+use slab_map::SlabMap;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -29,7 +32,7 @@ pub struct Tables {
     processes_map: aya::maps::HashMap<MapData, u32, ProcessEntry>,
     rules_map: Array<MapData, UnwindRule>,
     rules: Rules,
-    slabs: Slabs,
+    rows: Rows,
     layouts: Layouts,
     tables: HashMap<TableId, Table>,
     next_table: u32,
@@ -59,7 +62,7 @@ pub struct TableSizes {
     pub rows: usize,
     /// Chunks of 4,096 rows in use.
     pub chunks: usize,
-    /// Slabs of 128 chunks that exist.
+    /// Slabs of chunks and of pages that exist.
     pub slabs: usize,
     /// Kernel memory of the slabs, bytes. The other maps have a fixed size, see `Sampler::map_bytes`.
     pub slab_bytes: u64,
@@ -76,21 +79,17 @@ pub struct TableSizes {
 impl Tables {
     /// Takes the maps out of the loaded object.
     pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, BpfError> {
-        let slabs = Slabs::new(
-            super::loader::take_map(ebpf, "SLABS")?,
-            super::loader::take_map(ebpf, "CHUNK_STARTS")?,
-        )?;
-        let layouts = Layouts::new(
-            super::loader::take_map(ebpf, "PAGES")?,
-            super::loader::take_map(ebpf, "PAGE_STARTS")?,
-        );
+        let chunks = super::loader::take_map(ebpf, "SLABS")?;
+        let chunks = SlabMap::new("SLABS", chunks, SLAB_CHUNKS)?;
+        let pages = super::loader::take_map(ebpf, "PAGE_SLABS")?;
+        let pages = SlabMap::new("PAGE_SLABS", pages, PAGE_SLAB_PAGES)?;
         Ok(Self {
             processes_map: super::loader::take_map(ebpf, "PROCESSES")?,
             rules_map: super::loader::take_map(ebpf, "RULES")?,
             // Number 0 is `NoInfo`, which is all zeros, as the map is when it is new.
             rules: Rules::new(),
-            slabs,
-            layouts,
+            rows: Rows::new(chunks, super::loader::take_map(ebpf, "CHUNK_STARTS")?),
+            layouts: Layouts::new(pages, super::loader::take_map(ebpf, "PAGE_STARTS")?),
             tables: HashMap::new(),
             next_table: 0,
             processes: HashMap::new(),
@@ -110,7 +109,7 @@ impl Tables {
         let rows = table.pcs.iter().zip(&table.rule_indices);
         let rows = rows.map(|(pc, index)| (*pc, numbers[usize::from(*index)]));
         let count = table.pcs.len() + usize::from(lead.is_some());
-        match self.slabs.write(lead.into_iter().chain(rows), count, now) {
+        match self.rows.write(lead.into_iter().chain(rows), count, now) {
             Ok(chunks) => {
                 let id = TableId(self.next_table);
                 self.next_table = self.next_table.wrapping_add(1);
@@ -187,14 +186,13 @@ impl Tables {
     /// What the tables hold.
     #[must_use]
     pub fn sizes(&self) -> TableSizes {
-        let (chunks, slabs) = self.slabs.sizes();
         let (pages, layouts) = self.layouts.sizes();
         TableSizes {
             tables: self.tables.len(),
             rows: self.tables.values().map(|table| table.rows).sum(),
-            chunks,
-            slabs,
-            slab_bytes: self.slabs.bytes(),
+            chunks: self.rows.used(),
+            slabs: self.rows.chunks.slabs() + self.layouts.pages.slabs(),
+            slab_bytes: self.rows.chunks.bytes() + self.layouts.pages.bytes(),
             rules: self.rules.len(),
             processes: self.processes.len(),
             layouts,
@@ -307,7 +305,7 @@ impl Tables {
         if self.tables.get(&id).is_some_and(unused)
             && let Some(table) = self.tables.remove(&id)
         {
-            self.slabs.retire(table.chunks, now);
+            self.rows.retire(table.chunks, now);
             self.release_rules(&table.rules, now);
         }
     }

@@ -1,0 +1,72 @@
+//! Memory for unwind rows: which chunks belong to whom, and what is written into them.
+
+use super::super::BpfError;
+use super::slab_map::SlabMap;
+use super::space::Space;
+use crate::clock::MonotonicNs;
+use agent_ebpf::Chunk;
+use agent_ebpf::limits::{CHUNK_ROWS, CHUNKS_MAX};
+use aya::maps::{Array, MapData};
+use std::ops::Range;
+
+/// The chunks and what is free of them.
+pub(super) struct Rows {
+    pub(super) chunks: SlabMap<Chunk>,
+    starts_map: Array<MapData, [u32; CHUNKS_MAX]>,
+    starts: Box<[u32; CHUNKS_MAX]>,
+    space: Space,
+}
+
+impl Rows {
+    pub(super) fn new(
+        chunks: SlabMap<Chunk>,
+        starts_map: Array<MapData, [u32; CHUNKS_MAX]>,
+    ) -> Self {
+        let starts = Box::new([0; CHUNKS_MAX]);
+        Self { chunks, starts_map, starts, space: Space::new(CHUNKS_MAX) }
+    }
+
+    /// Chunks in use.
+    pub(super) fn used(&self) -> usize {
+        self.space.used()
+    }
+
+    /// Writes rows, sorted by key, into unused chunks.
+    pub(super) fn write(
+        &mut self,
+        rows: impl Iterator<Item = (u32, u16)>,
+        count: usize,
+        now: MonotonicNs,
+    ) -> Result<Range<usize>, BpfError> {
+        let full = BpfError::Full { what: "chunks for unwind rows", limit: CHUNKS_MAX };
+        let run = self.space.take(count.div_ceil(CHUNK_ROWS), now).ok_or(full)?;
+        let written = self.write_chunks(rows, run.clone());
+        if written.is_err() {
+            self.space.give_back(run.clone());
+        }
+        written.map(|()| run)
+    }
+
+    fn write_chunks(
+        &mut self,
+        mut rows: impl Iterator<Item = (u32, u16)>,
+        run: Range<usize>,
+    ) -> Result<(), BpfError> {
+        let mut chunk = Box::new(Chunk::EMPTY);
+        for index in run {
+            *chunk = Chunk::EMPTY;
+            let places = chunk.pcs.iter_mut().zip(chunk.rules.iter_mut());
+            for ((pc, rule), row) in places.zip(&mut rows) {
+                (*pc, *rule) = row;
+            }
+            self.starts[index] = chunk.pcs[0];
+            self.chunks.set(index, &chunk)?;
+        }
+        self.starts_map.set(0, self.starts.as_ref(), 0).map_err(BpfError::map("CHUNK_STARTS"))
+    }
+
+    /// Gives the chunks of a table back, whose last user is gone.
+    pub(super) fn retire(&mut self, run: Range<usize>, now: MonotonicNs) {
+        self.space.retire(run, now);
+    }
+}
