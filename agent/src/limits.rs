@@ -176,6 +176,22 @@ pub const ELF_HASH_CHAIN_MAX: usize = 4096;
 /// headers; Go's own reader searches as much (debug/buildinfo).
 pub const ELF_RUNTIME_SCAN_BYTES_MAX: u64 = 1 << 20;
 
+/// Bytes of one page of a file that is read in scattered pieces.
+pub const PAGED_BYTES: u64 = 16 << 10;
+/// Such pages in memory, for one file: 8 MiB.
+pub const PAGED_PAGES_MAX: usize = 512;
+
+/// Go functions of one file. The largest programs known have 0.4 million.
+pub const GO_FUNCTIONS_MAX: u64 = 4 << 20;
+/// Steps of one table of one Go function (stack depth, lines): generated code has tens of thousands.
+pub const GO_TABLE_STEPS_MAX: usize = 1 << 20;
+/// Go calls inlined into one another at one address.
+pub const GO_INLINE_DEPTH_MAX: usize = 128;
+/// Bytes of data that are searched for Go's tables where no section names them.
+pub const GO_SCAN_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of relocations that are searched for the words of Go's module data.
+pub const GO_RELOCATION_BYTES_MAX: u64 = 128 << 20;
+
 /// Bytes of one call frame section (`.eh_frame`, `.debug_frame`), decompressed. The largest seen is
 /// 60 MB (`ClickHouse`).
 pub const UNWIND_SECTION_BYTES_MAX: u64 = 256 << 20;
@@ -184,6 +200,8 @@ pub const UNWIND_ROWS_PER_FILE_MAX: usize = 4 << 20;
 /// A gap of more bytes between two functions' call frame information is code without any; a shorter
 /// one is alignment.
 pub const UNWIND_PADDING_BYTES_MAX: u64 = 15;
+/// The same between two Go functions, which are aligned to 32 bytes, to 64 with a profile.
+pub const GO_PADDING_BYTES_MAX: u64 = 63;
 /// Bytes that the entry function of an executable is taken to have where nothing bounds it (musl's has 22).
 pub const UNWIND_ENTRY_BYTES_MAX: u64 = 32;
 

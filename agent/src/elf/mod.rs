@@ -4,10 +4,12 @@
 //! mapping kills the reader with SIGBUS.
 
 mod dynamic;
+pub(crate) mod go;
 pub(crate) mod headers;
 mod inspect;
 mod local;
 mod notes;
+mod paged;
 pub(crate) mod source;
 
 pub use local::LocalFiles;

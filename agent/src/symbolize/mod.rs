@@ -2,6 +2,7 @@
 //! code from the files that are there. A name is looked up once per location and window, not per sample.
 
 pub mod demangle;
+mod go;
 pub mod kernel;
 pub(crate) mod native;
 

@@ -11,6 +11,7 @@ use crate::elf::source::Source;
 use crate::elf::{ForeignFileError, SourceLine};
 use crate::limits::{NAMES_CACHED_MAX, SYMBOL_TABLES_BYTES_MAX};
 use crate::symbolize::demangle::demangle;
+use crate::symbolize::go;
 use debug_info::{Chain, DebugInfo};
 use recent::Recent;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -79,37 +80,52 @@ impl NativeNames {
         file: &OwnedFd,
         addresses: &[ElfAddr],
     ) -> (Vec<Vec<SourceLine>>, bool) {
-        let nothing = vec![Vec::new(); addresses.len()];
-        let Ok(source) = Source::file(file.as_fd()) else { return (nothing, false) };
-        let table = match state.tables.get(&id) {
-            Some(table) => table,
-            None => match read_table(source) {
-                Ok(table) => {
-                    let table = Arc::new(table);
-                    state.tables.insert(id, Arc::clone(&table), table.weight());
-                    table
-                }
-                Err(error) => {
-                    tracing::debug!(%error, file = id.0, "no symbol table");
-                    return (nothing, !matches!(error, ForeignFileError::Io(_)));
-                }
-            },
+        let elf = match Source::file(file.as_fd()).and_then(Elf::parse) {
+            Ok(elf) => elf,
+            Err(error) => {
+                tracing::debug!(%error, file = id.0, "no names");
+                let final_answer = !matches!(error, ForeignFileError::Io(_));
+                return (vec![Vec::new(); addresses.len()], final_answer);
+            }
         };
-        // blazesym computes past the end of the address space when it is asked about it.
-        let code: Vec<ElfAddr> =
-            addresses.iter().copied().filter(|address| table.is_code(address.0)).collect();
-        let (chains, complete) = self.debug_info.chains(id, file, &code);
+        let mut answers =
+            go::names(&elf, addresses).unwrap_or_else(|| vec![Vec::new(); addresses.len()]);
+        let table = symbol_table(state, id, &elf);
+        let is_open =
+            |lines: &[SourceLine], address: &ElfAddr| lines.is_empty() && table.is_code(address.0);
+        // blazesym is asked about code only: it computes past the end of the address space.
+        let open: Vec<ElfAddr> = answers
+            .iter()
+            .zip(addresses)
+            .filter_map(|(lines, address)| is_open(lines, address).then_some(*address))
+            .collect();
+        if open.is_empty() {
+            return (answers, true);
+        }
+        let (chains, complete) = self.debug_info.chains(id, file, &open);
         let mut chains = chains.into_iter();
-        let names = addresses.iter().map(|address| {
-            let chain = if table.is_code(address.0) { chains.next().flatten() } else { None };
-            lines(table.find(source, address.0), chain)
-        });
-        (names.collect(), complete)
+        for (answer, address) in answers.iter_mut().zip(addresses) {
+            if is_open(answer, address) {
+                let chain = chains.next().flatten();
+                *answer = lines(table.find(elf.source(), address.0), chain);
+            }
+        }
+        (answers, complete)
     }
 }
 
-fn read_table(source: Source<'_>) -> Result<SymbolTable, ForeignFileError> {
-    SymbolTable::read(&Elf::parse(source)?)
+/// The symbol table of a file, empty if it cannot be read.
+fn symbol_table(state: &mut State, id: FileId, elf: &Elf<'_>) -> Arc<SymbolTable> {
+    if let Some(table) = state.tables.get(&id) {
+        return table;
+    }
+    let table = SymbolTable::read(elf).unwrap_or_else(|error| {
+        tracing::debug!(%error, file = id.0, "no symbol table");
+        SymbolTable::default()
+    });
+    let table = Arc::new(table);
+    state.tables.insert(id, Arc::clone(&table), table.weight().max(1));
+    table
 }
 
 /// Joins what the symbol table and the debug information say. The symbol table names the outermost

@@ -3,7 +3,7 @@
 
 use super::RowTable;
 use crate::elf::{ExecutableSegment, ForeignFileError};
-use crate::limits::{UNWIND_PADDING_BYTES_MAX, UNWIND_ROWS_PER_FILE_MAX};
+use crate::limits::{GO_PADDING_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_ROWS_PER_FILE_MAX};
 use agent_ebpf::{RuleKind, UnwindRule};
 use hashbrown::HashMap;
 use std::ops::Range;
@@ -13,6 +13,8 @@ use std::ops::Range;
 pub(super) enum Origin {
     /// Known from the ABI: the entry function has no caller.
     Entry,
+    /// Go's own tables.
+    Go,
     /// `.eh_frame`.
     EhFrame,
     /// `.debug_frame`.
@@ -95,13 +97,16 @@ impl Builder {
         self.functions.sort_by_key(|function| (function.start, function.origin, function.end));
         let mut table = TableWriter::with_capacity(self.rows.len());
         let mut covered = 0;
+        let mut before = Origin::Entry;
         table.push(0, no_info);
         for function in &self.functions {
             if function.end <= covered {
                 continue;
             }
             let gap = function.start.saturating_sub(covered);
-            if covered > 0 && u64::from(gap) > UNWIND_PADDING_BYTES_MAX {
+            let both_go = function.origin == Origin::Go && before == Origin::Go;
+            let padding = if both_go { GO_PADDING_BYTES_MAX } else { UNWIND_PADDING_BYTES_MAX };
+            if covered > 0 && u64::from(gap) > padding {
                 table.push(covered, no_info);
             }
             // Of two functions that overlap the first one keeps what it said.
@@ -111,6 +116,7 @@ impl Builder {
                 table.push(pc.max(covered), rule);
             }
             covered = function.end;
+            before = function.origin;
         }
         if covered > 0 {
             table.push(covered, no_info);

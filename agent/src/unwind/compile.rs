@@ -4,7 +4,9 @@
 use super::RowTable;
 use super::builder::{Builder, Origin};
 use super::cfi::{self, FrameSection};
+use super::go;
 use crate::elf::ForeignFileError;
+use crate::elf::go::GoTable;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{Source, malformed};
 use crate::limits::{UNWIND_ENTRY_BYTES_MAX, UNWIND_SECTION_BYTES_MAX};
@@ -31,6 +33,12 @@ pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileErr
         let bytes = elf.section_bytes(".debug_frame", section, UNWIND_SECTION_BYTES_MAX)?;
         let section = FrameSection { bytes, address: 0, text: 0, got: 0, ends_with_zero: false };
         damaged += cfi::add_debug_frame(&mut builder, &section)?;
+    }
+    // Damaged Go tables cost the Go code, not the C code beside it.
+    match GoTable::find(&elf) {
+        Ok(Some(table)) => damaged += go::add_go(&mut builder, &table)?,
+        Ok(None) => {}
+        Err(error) => tracing::debug!(%error, "Go tables not readable"),
     }
     close_root(&elf, &mut builder)?;
     if damaged > 0 {

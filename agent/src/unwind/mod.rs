@@ -4,6 +4,7 @@
 mod builder;
 mod cfi;
 mod compile;
+mod go;
 mod rule;
 
 pub(crate) use compile::unwind_rows;
@@ -36,5 +37,7 @@ impl RowTable {
     }
 }
 
+#[cfg(test)]
+mod go_tests;
 #[cfg(test)]
 mod tests;
