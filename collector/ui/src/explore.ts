@@ -15,23 +15,14 @@ export const SERIES_MAX = 8;
 
 const onExplore = computed(() => view.value.page === 'explore' && filterError.value === '');
 const selection = computed(() => ({ type: view.value.type, filter: filterParam.value }));
-const fullRange = computed(() => {
-  tick.value;
-  return { from: view.value.from, to: view.value.to };
-});
-const brushedFrom = computed(() => view.value.sel?.[0]);
-const brushedTo = computed(() => view.value.sel?.[1]);
+const fullRange = computed(() => ({ from: view.value.from, to: view.value.to }));
 const brushed = computed(() => {
-  const from = brushedFrom.value;
-  const to = brushedTo.value;
-  return from !== undefined && to !== undefined ? { from, to } : fullRange.value;
+  const { sel } = view.value;
+  return sel ? { from: sel[0], to: sel[1] } : fullRange.value;
 });
 
 export const meta = resource<Meta>(
-  () => {
-    tick.value;
-    return { path: '/meta', params: {} };
-  },
+  () => ({ path: '/meta', params: {}, turn: tick.value }),
   (answer) => answer,
 );
 
@@ -43,16 +34,14 @@ export const splitBy = computed(() => {
 });
 
 export const series = resource<Series>(
-  () => (onExplore.value ? { path: '/series', params: { ...selection.value, ...fullRange.value, by: splitBy.value, limit: SERIES_MAX } } : null),
+  () => (onExplore.value ? { path: '/series', params: { ...selection.value, ...fullRange.value, by: splitBy.value, limit: SERIES_MAX }, turn: tick.value } : null),
   (answer) => answer,
 );
 
 export const labels = resource<Labels>(
-  () => (onExplore.value ? { path: '/labels', params: { type: view.value.type, ...fullRange.value } } : null),
+  () => (onExplore.value ? { path: '/labels', params: { type: view.value.type, ...fullRange.value }, turn: tick.value } : null),
   (answer) => answer,
 );
-
-const nodesMax = computed(() => view.value.nodes);
 
 export interface Flame {
   readonly model: FlameModel;
@@ -60,7 +49,7 @@ export interface Flame {
 }
 
 export const flame = resource<FlameAnswer, Flame>(
-  () => (onExplore.value ? { path: '/flamegraph', params: { ...selection.value, ...brushed.value, max_nodes: nodesMax.value } } : null),
+  () => (onExplore.value ? { path: '/flamegraph', params: { ...selection.value, ...brushed.value, max_nodes: view.value.nodes }, turn: tick.value } : null),
   (answer) => {
     const model = buildModel(answer);
     return { model, hashes: new PathHashes(model) };
@@ -69,7 +58,7 @@ export const flame = resource<FlameAnswer, Flame>(
 
 const wantsTable = computed(() => onExplore.value && view.value.view !== 'flame');
 export const functions = resource<Functions>(
-  () => (wantsTable.value ? { path: '/functions', params: { ...selection.value, ...brushed.value, limit: FUNCTIONS_MAX } } : null),
+  () => (wantsTable.value ? { path: '/functions', params: { ...selection.value, ...brushed.value, limit: FUNCTIONS_MAX }, turn: tick.value } : null),
   (answer) => answer,
 );
 

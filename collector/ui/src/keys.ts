@@ -3,7 +3,7 @@
 import { goToMatch, stepBack, zoomTo } from './flame/navigate.ts';
 import { chooseTheme, dark, go, helpOpen, refreshNow, view } from './state.ts';
 import { shiftRange } from './time.ts';
-import { VIEWS } from './url.ts';
+import { exploreOf, servicesOf, VIEWS } from './url.ts';
 
 /** What `?` shows. */
 export const KEYS: readonly (readonly [string, string])[] = [
@@ -32,8 +32,8 @@ function isTyping(target: EventTarget | null): boolean {
 function chord(key: string): boolean {
   if (performance.now() > chordUntil) return false;
   chordUntil = 0;
-  if (key === 's') go({ page: 'services' });
-  else if (key === 'e') go({ page: 'explore' });
+  if (key === 's') go(servicesOf(view.peek()));
+  else if (key === 'e') go(exploreOf(view.peek(), ''));
   else return false;
   return true;
 }

@@ -1,7 +1,7 @@
 // One question to the collector that follows signals: asks again when its parameters change, stops what is no longer
 // wanted, keeps the last good answer on show meanwhile, and asks again by itself after passing failures.
 
-import { effect, type ReadonlySignal, signal } from '@preact/signals';
+import { computed, effect, type ReadonlySignal, signal } from '@preact/signals';
 import { ApiError, ask, type Params } from './api.ts';
 
 /** Waits between attempts after failures that may pass: doubles from the first to the last. */
@@ -20,6 +20,8 @@ export interface Resource<T> {
 export interface Question {
   readonly path: string;
   readonly params: Params;
+  /** Counts what lets the same question be asked again. */
+  readonly turn: number;
 }
 
 /** `question` reads signals; null asks nothing and keeps what is there. `shape` may throw to refuse an answer. */
@@ -27,8 +29,10 @@ export function resource<A, T = A>(question: () => Question | null, shape: (answ
   const data = signal<T | null>(null);
   const error = signal<ApiError | null>(null);
   const loading = signal(false);
+  // By its text: a state that changes elsewhere makes new objects, not new questions.
+  const wanted = computed(() => JSON.stringify(question()));
   const stop = effect(() => {
-    const asked = question();
+    const asked = JSON.parse(wanted.value) as Question | null;
     if (!asked) return;
     const aborter = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;

@@ -35,6 +35,12 @@ export function setMatchers(next: readonly Matcher[], patch: Partial<ViewState> 
 /** The selector as the API takes it: with braces, empty without matchers. */
 export const filterParam = computed(() => (view.value.q.trim() === '' ? '' : view.value.q.trim().startsWith('{') ? view.value.q : `{${view.value.q}}`));
 
+effect(() => {
+  const { page } = view.value;
+  const filter = matchers.value.map((m) => `${m.name}${m.op}${m.value}`).join(' ');
+  document.title = page === 'services' ? 'Services · Vesta' : `${filter || 'Whole system'} · Vesta`;
+});
+
 // Theme.
 export type ThemeChoice = 'system' | 'light' | 'dark';
 const THEME_KEY = 'vesta-theme';

@@ -54,6 +54,16 @@ export const DEFAULTS: ViewState = {
 
 const REFRESHES = [0, 5, 10, 30, 60, 300];
 
+/** `state` on the services page: what belongs to one graph stays behind, the range and the type go along. */
+export function servicesOf(state: ViewState): ViewState {
+  return { ...exploreOf(state, ''), page: 'services' };
+}
+
+/** `state` on the explore page with another filter. */
+export function exploreOf(state: ViewState, q: string): ViewState {
+  return { ...state, page: 'explore', q, sel: null, root: '', find: '', regex: false, sort: '', service: '', nodes: NODES_DEFAULT };
+}
+
 function decodeSel(text: string | null): readonly [number, number] | null {
   const found = /^(\d{1,15})-(\d{1,15})$/.exec(text ?? '');
   if (!found) return null;

@@ -108,22 +108,29 @@ class Tree {
   }
 }
 
-/** A stack of a service: its spine, a walk through its functions, sometimes the kernel or a stack that ends early. */
-function stackOf(service, rand, wide) {
-  const stack = [...service.spine];
-  const depth = 1 + Math.floor(rand() * (wide ? 38 : 14));
-  let at = Math.floor(rand() ** 2 * service.pool.length);
-  for (let i = 0; i < depth; i += 1) {
-    stack.push(service.pool[at % service.pool.length]);
-    at += 1 + Math.floor(rand() ** (wide ? 2 : 4) * service.pool.length);
-  }
+/** Grows the frames below a stack as real programs do: long single chains, few heavy branches, many light ones. */
+function grow(tree, service, rand, stack, pool, value, least, depth) {
+  const leaf = () => tree.add(stack, value);
+  if (value < least || depth > 64) return leaf();
   const end = rand();
-  if (end < 0.16) {
-    const chain = KERNEL[Math.floor(rand() * KERNEL.length)];
-    stack.push(...SYSCALL, ...chain.slice(0, 2 + Math.floor(rand() * chain.length)));
-  } else if (end < 0.2) stack.push(...FAULT.slice(0, 3 + Math.floor(rand() * 5)));
-  else if (end < 0.208) stack.unshift(n('[unwind: no table]', '', '', 0, 'abort-marker'));
-  return stack;
+  if (depth > 2 && end < 0.07) {
+    const chain = [...SYSCALL, ...KERNEL[Math.floor(rand() * KERNEL.length)]];
+    const cut = 3 + Math.floor(rand() * (chain.length - 3));
+    tree.add([...stack, ...chain.slice(0, cut)], value * 0.7);
+    return tree.add([...stack, ...chain.slice(0, Math.max(3, cut - 2))], value * 0.3);
+  }
+  if (depth > 2 && end < 0.085) return tree.add([...stack, ...FAULT.slice(0, 3 + Math.floor(rand() * 5))], value);
+  if (depth > 4 && end < 0.14) return leaf();
+  const kinds = rand();
+  const branches = kinds < 0.5 ? 1 : kinds < 0.76 ? 2 : kinds < 0.92 ? 3 : 5 + Math.floor(rand() * 4);
+  const self = rand() < 0.35 ? rand() ** 2 * 0.4 : 0;
+  if (self > 0) tree.add(stack, value * self);
+  const weights = Array.from({ length: branches }, (_, i) => (0.35 + rand()) / (1 + i) ** 1.6);
+  const whole = weights.reduce((a, b) => a + b, 0);
+  weights.forEach((weight, i) => {
+    const fn = service.pool[(pool + 1 + i * 3 + Math.floor(rand() ** 6 * 5)) % service.pool.length];
+    grow(tree, service, rand, [...stack, fn], pool + 1 + i * 2, (value * (1 - self) * weight) / whole, least, depth + 1);
+  });
 }
 
 /** Preorder columns of a tree, children by value; what is below `least` is hidden. */
@@ -225,29 +232,28 @@ function coresAt(service, ms) {
 
 /** The stand-in's answers: a function of path and parameters to {status, body}. */
 export function generate({ nodes, firstDataAt }) {
-  const rand = random(7);
-  const wide = nodes > 50_000;
   const trees = new Map();
-  const weight = SERVICES.reduce((sum, service) => sum + service.cores, 0);
   for (const service of SERVICES) trees.set(service, new Tree());
-  const total = () => [...trees.values()].reduce((sum, tree) => sum + tree.nodes, 0);
-  for (let i = 0; total() < nodes && i < nodes * 4; i += 1) {
-    let pick = rand() * weight;
-    const service = SERVICES.find((one) => (pick -= one.cores) < 0) ?? SERVICES[0];
-    trees.get(service).add(stackOf(service, rand, wide), rand() ** 3);
+  const weight = SERVICES.reduce((sum, service) => sum + service.cores, 0);
+  // Frames are about in proportion to the weight over the least value: found by halving it.
+  for (let least = weight / 400, size = 0; size < nodes; least /= 1.5) {
+    size = 0;
+    for (const service of SERVICES) {
+      const tree = new Tree();
+      const rand = random(service.service.length * 97 + 5);
+      grow(tree, service, rand, service.spine, 0, service.cores, least, 0);
+      if (service.cores > 1) tree.add([n('[unwind: no table]', '', '', 0, 'abort-marker'), service.pool[3], service.pool[5]], service.cores * 0.004);
+      trees.set(service, tree);
+      size += tree.nodes;
+    }
   }
   const merged = (chosen) => {
     const tree = new Tree();
-    const walk = (node, stack, scale) => {
-      if (node.self > 0) tree.add(stack, node.self * scale);
-      for (const child of node.children.values()) walk(child, [...stack, child.fn], scale);
+    const walk = (node, stack) => {
+      if (node.self > 0) tree.add(stack, node.self);
+      for (const child of node.children.values()) walk(child, [...stack, child.fn]);
     };
-    for (const service of chosen) {
-      const own = topOf(trees.get(service), 1).whole || 1;
-      const raw = trees.get(service);
-      const sum = (node) => node.self + [...node.children.values()].reduce((all, child) => all + sum(child), 0);
-      walk(raw.root, [], service.cores / (sum(raw.root) || own));
-    }
+    for (const service of chosen) walk(trees.get(service).root, []);
     return tree;
   };
   const cache = new Map();
@@ -260,8 +266,6 @@ export function generate({ nodes, firstDataAt }) {
     const filter = params.get('filter') ?? '';
     const service = /service="([^"]*)"/.exec(filter)?.[1];
     const executable = /executable="([^"]*)"/.exec(filter)?.[1];
-    const others = /(?:host|pod|container)="([^"]*)"/.test(filter);
-    void others;
     return SERVICES.filter((one) => (service === undefined || one.service === service) && (executable === undefined || one.executable === executable));
   };
 
@@ -321,8 +325,10 @@ export function generate({ nodes, firstDataAt }) {
       return { status: 200, body: { t0, step, type: 'cpu', unit: 'nanoseconds', value_unit: 'cores', series: series.slice(0, limit), other: rest.length > 0 ? add(rest) : null, annotations: [] } };
     }
     if (route === '/flamegraph') {
-      const tree = once(`tree ${key}`, () => merged(chosen));
-      const answer = columns(tree, seconds * 1e9, Number(params.get('max_nodes') ?? 20_000));
+      const max = Number(params.get('max_nodes') ?? 20_000);
+      // The range changes the values, not the shape: seconds are rounded so that a repeated question costs nothing.
+      const rounded = Math.round(seconds);
+      const answer = once(`columns ${key} ${rounded} ${max}`, () => columns(once(`tree ${key}`, () => merged(chosen)), rounded * 1e9, max));
       return { status: 200, body: { type: 'cpu', unit: 'nanoseconds', total: answer.nodes.total[0], samples: samplesOf(coverage.cores), period_ns: PERIOD_NS, coverage, ...answer, warnings: [] } };
     }
     if (route === '/functions') {

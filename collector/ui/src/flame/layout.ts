@@ -102,30 +102,30 @@ export function layoutRow(model: FlameModel, depth: number, view: Window, list: 
     looked += 1;
     const right = left + width * scale;
     if (width * scale >= 1) {
+      // A run may have taken the pixel this begins in; a frame of 1.5 pixels and more still keeps one of its own.
       const x0 = Math.max(free, Math.round(left));
-      const x1 = Math.min(view.width, Math.max(x0 + 1, Math.round(right)));
-      if (x1 > x0) list.push(node, x0, x1, 0);
-      free = Math.max(free, x1);
-      run = -1;
+      const x1 = Math.min(view.width, Math.round(right));
       at += 1;
+      if (x1 <= x0) continue;
+      list.push(node, x0, x1, 0);
+      free = x1;
+      run = -1;
       continue;
     }
     const pixel = Math.max(0, Math.floor(left));
     // At least one frame on, else a frame that crosses the pixel's edge would stand still.
     const next = Math.max(at + 1, gallop(model, at, high, view.from + (pixel + 1) / scale));
+    const last = model.rowNodes[next - 1] as number;
+    const lastRight = ((model.left[last] as number) + (model.total_[last] as number) - view.from) * scale;
+    const x1 = Math.min(view.width, Math.max(pixel + 1, Math.round(lastRight)));
     if (run >= 0 && (list.x1[run] as number) >= pixel) {
-      const x1 = Math.min(view.width, Math.max(list.x1[run] as number, pixel + 1));
-      list.x1[run] = x1;
+      list.x1[run] = Math.max(list.x1[run] as number, x1);
       list.runEnd[run] = next;
+      free = list.x1[run] as number;
+    } else if (x1 > free) {
+      run = list.count;
+      list.push(-1 - at, Math.max(free, pixel), x1, next);
       free = x1;
-    } else if (pixel + 1 > free || free < view.width) {
-      const x0 = Math.max(free, pixel);
-      const x1 = Math.min(view.width, x0 + 1);
-      if (x1 > x0) {
-        run = list.count;
-        list.push(-1 - at, x0, x1, next);
-        free = x1;
-      }
     }
     at = next;
   }

@@ -55,7 +55,7 @@ function slotColours(theme: CanvasTheme): string[] {
   const colours = new Array<string>(SLOTS);
   GROUPS.forEach((group, g) => {
     for (let tint = 0; tint < TINTS; tint += 1) {
-      const step = group === 'marker' || group === 'hidden' || group === 'root' ? 0 : (tint - (TINTS - 1) / 2) * 0.085;
+      const step = group === 'marker' || group === 'hidden' || group === 'root' ? 0 : (tint - (TINTS - 1) / 2) * 0.06;
       const colour = blend(theme.fills[group], step < 0 ? theme.background : theme.text, Math.abs(step));
       colours[g * TINTS + tint] = colour;
       colours[PLAIN + g * TINTS + tint] = blend(colour, theme.background, 0.45);

@@ -44,7 +44,7 @@ export function Tooltip({ model, hover, zoom, type }: { model: FlameModel; hover
         <dd>{share(model.self[hover.node] as number, model.total)}</dd>
       </dl>
       <div class="tooltip-more">
-        {zoom > 0 ? <div>{share(total, model.total_[zoom] as number)} of view</div> : null}
+        {zoom > 0 && hover.node >= zoom ? <div>{share(total, model.total_[zoom] as number)} of view</div> : null}
         {text.ofParent ? <div>{text.ofParent}</div> : null}
         {text.samples ? <div>{text.samples}{text.low ? `: fewer than ${LOW_SAMPLES}, so these figures are rough` : ''}</div> : null}
       </div>

@@ -20,8 +20,8 @@ const ZOOM_MS = 180;
 /** Backing stores above this ratio are halved in cost when a frame was slower than the budget. */
 const RATIO_CAP = 1.5;
 const FRAME_BUDGET_MS = 12;
-/** The picture does not change under a pointer that moved so lately. */
-const HOLD_MS = 4000;
+/** The picture does not change under a pointer that moved so lately: someone reads there. */
+const HOLD_MS = 30_000;
 const TOOLTIP_AFTER_MS = 150;
 
 const reducedMotion = matchMedia('(prefers-reduced-motion: reduce)');
@@ -49,6 +49,8 @@ class FlameCanvas {
   #height = 0;
   #ratio = 1;
   #slow = false;
+  /** The model whose first drawing the performance time line has. */
+  #marked: FlameModel | null = null;
   scroll = 0;
 
   constructor(canvas: HTMLCanvasElement, overlay: HTMLCanvasElement) {
@@ -126,6 +128,10 @@ class FlameCanvas {
         matches: matches.peek()?.functions ?? null,
       });
       const cost = performance.now() - begun;
+      if (this.#marked !== shown.model) {
+        this.#marked = shown.model;
+        performance.mark('vesta:flame');
+      }
       if (!this.#slow && this.#ratio > RATIO_CAP && cost > FRAME_BUDGET_MS) {
         this.#slow = true;
         this.#fitRatio();
@@ -204,6 +210,7 @@ export function FlameGraph() {
   const drawing = useRef<FlameCanvas | null>(null);
   const size = useSignal({ width: 0, height: 0 });
   const tooltip = useSignal(false);
+  const lastRoot = useRef('');
   const tooltipTimer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
 
   useLayoutEffect(() => {
@@ -241,10 +248,12 @@ export function FlameGraph() {
     if (!shown) return;
     drawing.current?.show(shown.model, node);
     const box = scroller.current;
-    // A deep frame that was zoomed from the table or a link must be in sight.
+    const { root } = view.peek();
+    if (root === lastRoot.current) return;
+    lastRoot.current = root;
+    // The zoomed frame must be in sight, with a caller or two above it.
     const top = ((shown.model.depth[node] ?? 0) - 2) * ROW_PX;
     if (box && (top < box.scrollTop - ROW_PX * 2 || top > box.scrollTop + box.clientHeight / 2)) box.scrollTop = Math.max(0, top);
-    performance.mark('vesta:flame');
   });
   useSignalEffect(() => {
     matches.value;
@@ -362,7 +371,7 @@ function DetailStrip() {
           {text.place ? <span class="detail-place">{text.place}</span> : null}
           <span class="detail-figures">
             <b>{text.total}</b> {text.ofTotal}
-            {zoom > 0 ? <> · {share(shown.model.total_[node] as number, shown.model.total_[zoom] as number)} of view</> : null}
+            {zoom > 0 && node > zoom ? <> · {share(shown.model.total_[node] as number, shown.model.total_[zoom] as number)} of view</> : null}
             <span class="muted"> · self </span>
             {text.self}
             {text.samples ? <span class="muted"> · {text.samples}</span> : null}

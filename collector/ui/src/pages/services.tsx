@@ -8,11 +8,13 @@ import { visible } from '../names.ts';
 import { resource } from '../resource.ts';
 import { formatSelector } from '../selector.ts';
 import { filterParam, go, tick, view } from '../state.ts';
-import { encode } from '../url.ts';
+import { exploreOf, type ViewState } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
 import { Problem } from '../widgets/notice.tsx';
 import { Sparkline } from '../widgets/sparkline.tsx';
 import { Icon } from '../widgets/icon.tsx';
+import { Link } from '../widgets/link.tsx';
+import { parseSort, SortHead } from '../widgets/sort.tsx';
 
 /** Rows drawn at once; the filter finds the others. */
 const ROWS_MAX = 500;
@@ -22,10 +24,7 @@ const TREND_BUCKETS = 24;
 const asked = computed(() => (view.value.page === 'services' ? { from: view.value.from, to: view.value.to, type: view.value.type, filter: filterParam.value } : null));
 
 export const services = resource<Answer>(
-  () => {
-    tick.value;
-    return asked.value && { path: '/services', params: asked.value };
-  },
+  () => asked.value && { path: '/services', params: asked.value, turn: tick.value },
   (answer) => answer,
 );
 
@@ -40,11 +39,7 @@ function coarser(values: readonly number[]): number[] {
 type Column = 'service' | 'cores' | 'samples' | 'hosts' | 'containers' | 'named_share';
 const COLUMNS: readonly Column[] = ['service', 'cores', 'samples', 'hosts', 'containers', 'named_share'];
 
-const sort = computed(() => {
-  const text = view.value.sort;
-  const column = text.replace('-', '') as Column;
-  return COLUMNS.includes(column) ? { column, down: text.startsWith('-') } : { column: 'cores' as Column, down: true };
-});
+const sort = computed(() => parseSort(view.value.sort, COLUMNS, { column: 'cores', down: true }));
 
 const rows = computed(() => {
   const wanted = view.value.service.trim().toLowerCase();
@@ -55,44 +50,15 @@ const rows = computed(() => {
     .toSorted((a, b) => (column === 'service' ? a.service.localeCompare(b.service) : a[column] - b[column]) * sign || b.cores - a.cores);
 });
 
-function Head({ column, children, numeric }: { column: Column; children: string; numeric?: boolean }) {
-  const now = sort.value;
-  const mine = now.column === column;
-  const next = mine ? !now.down : numeric === true;
-  return (
-    <th scope="col" class={numeric ? 'num' : undefined} aria-sort={mine ? (now.down ? 'descending' : 'ascending') : 'none'}>
-      <button type="button" onClick={() => go({ sort: `${next ? '-' : ''}${column}` }, 'replace')}>
-        {children}
-        <span class="sort" aria-hidden="true">{mine ? (now.down ? '↓' : '↑') : ''}</span>
-      </button>
-    </th>
-  );
-}
-
-function exploreState(service: string | null) {
-  const q = service === null ? '' : formatSelector([{ name: 'service', op: '=', value: service }]);
-  return { ...view.value, page: 'explore' as const, q, sort: '', service: '', sel: null, root: '' };
-}
-
-function ExploreLink({ service, children }: { service: string | null; children: string }) {
-  const target = exploreState(service);
-  return (
-    <a href={encode(target)} onClick={(event) => {
-      if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
-      event.preventDefault();
-      event.stopPropagation();
-      go(target);
-    }}>
-      {children}
-    </a>
-  );
+function exploreState(service: string | null): ViewState {
+  return exploreOf(view.value, service === null ? '' : formatSelector([{ name: 'service', op: '=', value: service }]));
 }
 
 function Row({ row, most }: { row: ServiceRow; most: number }) {
   const name = row.service === '' ? 'no service' : visible(row.service);
   return (
     <tr onClick={() => go(exploreState(row.service))}>
-      <th scope="row"><ExploreLink service={row.service}>{name}</ExploreLink></th>
+      <th scope="row"><Link to={exploreState(row.service)}>{name}</Link></th>
       <td class="num strong">{coresCell(row.cores)}</td>
       <td class="share-cell">
         <span class="meter"><span class="meter-fill" style={{ width: `${most > 0 ? Math.max(0.5, (row.share / most) * 100) : 0}%` }} /></span>
@@ -132,13 +98,9 @@ function Strip({ answer }: { answer: Answer }) {
       <Figure label="Services" value={count(answer.rows.length)} />
       {disk ? <Figure label="Stored" value={bytes(disk.disk_bytes)} note={`of ${bytes(disk.disk_bytes_max)}`} /> : null}
       <span class="spacer" />
-      <a class="button primary" href={encode(exploreState(null))} onClick={(event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
-        event.preventDefault();
-        go(exploreState(null));
-      }}>
+      <Link to={exploreState(null)} class="button primary">
         Explore the whole system
-      </a>
+      </Link>
     </section>
   );
 }
@@ -186,14 +148,14 @@ export function Services() {
               <table>
                 <thead>
                   <tr>
-                    <Head column="service">Service</Head>
-                    <Head column="cores" numeric>Cores</Head>
+                    <SortHead column="service" sort={sort.value}>Service</SortHead>
+                    <SortHead column="cores" sort={sort.value} numeric>Cores</SortHead>
                     <th scope="col">Share</th>
                     <th scope="col">Cores over time</th>
-                    <Head column="samples" numeric>Samples</Head>
-                    <Head column="hosts" numeric>Hosts</Head>
-                    <Head column="containers" numeric>Containers</Head>
-                    <Head column="named_share" numeric>Named</Head>
+                    <SortHead column="samples" sort={sort.value} numeric>Samples</SortHead>
+                    <SortHead column="hosts" sort={sort.value} numeric>Hosts</SortHead>
+                    <SortHead column="containers" sort={sort.value} numeric>Containers</SortHead>
+                    <SortHead column="named_share" sort={sort.value} numeric>Named</SortHead>
                   </tr>
                 </thead>
                 <tbody>

@@ -8,6 +8,7 @@ import { share } from '../format.ts';
 import { visible } from '../names.ts';
 import { groupOf, kindName } from '../palette.ts';
 import { go, view } from '../state.ts';
+import { parseSort, SortHead } from './sort.tsx';
 
 const ROW_PX = 24;
 /** Rows drawn above and below those in sight, so that a quick scroll does not show gaps. */
@@ -23,7 +24,7 @@ interface Row {
   readonly total: number;
 }
 
-type Column = 'name' | 'module' | 'kind' | 'self' | 'total';
+const COLUMNS = ['name', 'module', 'kind', 'self', 'total'] as const;
 
 const keyOf = (kind: string, module: string, name: string) => `${kind}\n${module}\n${name}`;
 
@@ -74,13 +75,7 @@ const found = computed(() => {
   return rows;
 });
 
-function parseSort(sort: string): { column: Column; down: boolean } {
-  const column = sort.replace('-', '') as Column;
-  if (!['name', 'module', 'kind', 'self', 'total'].includes(column)) return { column: 'self', down: true };
-  return { column, down: sort.startsWith('-') };
-}
-
-const sort = computed(() => parseSort(view.value.sort));
+const sort = computed(() => parseSort(view.value.sort, COLUMNS, { column: 'self', down: true }));
 
 const sorted = computed(() => {
   const { column, down } = sort.value;
@@ -90,21 +85,6 @@ const sorted = computed(() => {
     return order * sign || b.self - a.self || a.name.localeCompare(b.name);
   });
 });
-
-function Head({ column, children, numeric }: { column: Column; children: string; numeric?: boolean }) {
-  const now = sort.value;
-  const mine = now.column === column;
-  // Figures begin with the largest, text with A.
-  const next = mine ? !now.down : numeric === true;
-  return (
-    <th scope="col" class={numeric ? 'num' : `col-${column}`} aria-sort={mine ? (now.down ? 'descending' : 'ascending') : 'none'}>
-      <button type="button" onClick={() => go({ sort: `${next ? '-' : ''}${column}` }, 'replace')}>
-        {children}
-        <span class="sort" aria-hidden="true">{mine ? (now.down ? '↓' : '↑') : ''}</span>
-      </button>
-    </th>
-  );
-}
 
 export function TopTable() {
   const box = useRef<HTMLDivElement>(null);
@@ -146,12 +126,12 @@ export function TopTable() {
       <table aria-rowcount={rows.length + 1} aria-label={zoomNode.value > 0 ? 'Functions in view' : 'Functions'}>
         <thead>
           <tr>
-            <Head column="name">Function</Head>
-            {wide ? <Head column="kind">Kind</Head> : null}
-            {wide ? <Head column="module">Module</Head> : null}
-            <Head column="self" numeric>{`Self, ${unit}`}</Head>
+            <SortHead column="name" sort={sort.value} class="col-name">Function</SortHead>
+            {wide ? <SortHead column="kind" sort={sort.value} class="col-kind">Kind</SortHead> : null}
+            {wide ? <SortHead column="module" sort={sort.value} class="col-module">Module</SortHead> : null}
+            <SortHead column="self" sort={sort.value} numeric>Self{wide ? `, ${unit}` : ''}</SortHead>
             <th scope="col" class="num share">%</th>
-            <Head column="total" numeric>{`Total, ${unit}`}</Head>
+            <SortHead column="total" sort={sort.value} numeric>Total{wide ? `, ${unit}` : ''}</SortHead>
             <th scope="col" class="num share">%</th>
           </tr>
         </thead>

@@ -1,17 +1,16 @@
 // The time line: what used the CPU when, stacked; dragging picks the part that the flame graph shows.
 
-import { useSignalEffect } from '@preact/signals';
+import { useSignal, useSignalEffect } from '@preact/signals';
 import { useLayoutEffect, useRef } from 'preact/hooks';
 import uPlot from 'uplot';
 import type { Series } from '../api.ts';
 import { series, splitBy } from '../explore.ts';
-import { cores, clock, digits3, valueText } from '../format.ts';
+import { clock, cores, valueText } from '../format.ts';
 import { visible } from '../names.ts';
 import { type CanvasTheme } from '../palette.ts';
 import { FONT_FAMILY } from '../flame/render.ts';
 import { canvasTheme, go, holdRefresh, matchers, setMatchers, view } from '../state.ts';
 import { withMatcher } from '../selector.ts';
-import { useSignal } from '@preact/signals';
 
 const HEIGHT_PX = 128;
 /** A drag narrower than this is a click: it takes the brush away. */
@@ -25,11 +24,34 @@ interface Band {
   readonly values: readonly number[];
 }
 
+/** Which colour a value of a label has; it keeps it while the order of the series changes under it. */
+const slots = new Map<string, number>();
+
+function slotsOf(keys: readonly string[]): number[] {
+  const taken = new Set<number>();
+  for (const key of keys) {
+    const slot = slots.get(key);
+    if (slot !== undefined && taken.has(slot)) slots.delete(key);
+    else if (slot !== undefined) taken.add(slot);
+  }
+  return keys.map((key) => {
+    let slot = slots.get(key);
+    if (slot === undefined) {
+      slot = 0;
+      while (taken.has(slot)) slot += 1;
+      taken.add(slot);
+      slots.set(key, slot);
+    }
+    return slot;
+  });
+}
+
 function bandsOf(answer: Series, by: string, theme: CanvasTheme): Band[] {
+  const colours = slotsOf(answer.series.map((one) => `${by}\n${one.labels[by] ?? ''}`));
   const bands: Band[] = answer.series.map((one, i) => {
     const value = by === '' ? null : (one.labels[by] ?? '');
     const name = value === null ? 'all' : value === '' ? `no ${by}` : visible(value);
-    return { name, value, colour: theme.series[i % theme.series.length] as string, values: one.values };
+    return { name, value, colour: theme.series[(colours[i] as number) % theme.series.length] as string, values: one.values };
   });
   if (answer.other) bands.push({ name: 'other', value: null, colour: theme.other, values: answer.other });
   return bands;
@@ -61,20 +83,20 @@ function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: DRAG_MIN_PX } },
     scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
     axes: [
-      { ...axis, size: 24, space: 70, grid: { show: false } },
+      { ...axis, size: 22, space: 90, grid: { show: false }, values: (_, splits, __, ___, step) => splits.map((s) => clock(s * 1000, Date.now(), step < 60)) },
       {
         ...axis,
         size: 62,
         space: 28,
-        values: (_, splits) => splits.map((v) => (unit === 'cores' ? digits3(v) : valueText(v, unit))),
+        values: (_, splits) => splits.map((v) => (unit === 'cores' ? String(Number(v.toPrecision(3))) : valueText(v, unit))),
       },
     ],
     series: [
       {},
       ...bands.toReversed().map((band) => ({
         label: band.name,
-        stroke: theme.background,
-        width: 0.75,
+        stroke: band.colour,
+        width: 0,
         fill: band.colour,
         points: { show: false },
         ...(stepped ? { paths: stepped } : {}),
@@ -85,7 +107,7 @@ function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit
 }
 
 /** What identifies a drawing: a new one is made when this changes, else only its data. */
-const shapeOf = (bands: readonly Band[], theme: CanvasTheme, unit: string) => `${theme.background}|${unit}|${bands.map((band) => band.name).join('\n')}`;
+const shapeOf = (bands: readonly Band[], theme: CanvasTheme, unit: string) => `${theme.background}|${unit}|${bands.map((band) => band.name + band.colour).join('\n')}`;
 
 export function Timeline() {
   const box = useRef<HTMLDivElement>(null);

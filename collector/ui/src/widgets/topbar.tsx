@@ -4,26 +4,9 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { chooseTheme, dark, go, helpOpen, live, refreshNow, view } from '../state.ts';
 import { clockSkew, PRESETS, presetOf, rangeText, resolveTime } from '../time.ts';
-import { encode, type Page } from '../url.ts';
+import { exploreOf, servicesOf } from '../url.ts';
 import { Icon } from './icon.tsx';
-
-function PageLink({ page, children }: { page: Page; children: string }) {
-  const now = view.value;
-  const target = { ...now, page, sel: null, root: '', sort: '' };
-  return (
-    <a
-      href={encode(target)}
-      aria-current={now.page === page ? 'page' : undefined}
-      onClick={(event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
-        event.preventDefault();
-        if (now.page !== page) go(target);
-      }}
-    >
-      {children}
-    </a>
-  );
-}
+import { Link } from './link.tsx';
 
 /** Local time as datetime-local wants it. */
 function localInput(ms: number): string {
@@ -119,19 +102,20 @@ function Refresh() {
 }
 
 export function TopBar() {
+  const now = view.value;
   return (
     <header class="topbar">
-      <a class="brand" href="/" aria-label="Vesta, services" onClick={(event) => {
-        if (event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
-        event.preventDefault();
-        go({ page: 'services', sel: null, root: '', sort: '' });
-      }}>
+      <Link to={servicesOf(now)} class="brand" label="Vesta, services">
         <Icon name="flame" />
         <span>Vesta</span>
-      </a>
+      </Link>
       <nav aria-label="Pages">
-        <PageLink page="services">Services</PageLink>
-        <PageLink page="explore">Explore</PageLink>
+        <Link to={servicesOf(now)} current={now.page === 'services'}>
+          Services
+        </Link>
+        <Link to={now.page === 'explore' ? now : exploreOf(now, '')} current={now.page === 'explore'}>
+          Explore
+        </Link>
       </nav>
       <span class="spacer" />
       <Range />
