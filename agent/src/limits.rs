@@ -49,16 +49,11 @@ pub const GENERATIONS_PER_IMAGE_MAX: usize = 32;
 /// How long a process is remembered after its end, nanoseconds: its last samples are at most two polls
 /// (200 ms) behind, times ten for a busy host.
 pub const EXIT_GRACE_NS: u64 = 2_000_000_000;
-/// How long a replaced mapping generation is remembered, nanoseconds: as [`EXIT_GRACE_NS`].
-pub const GENERATION_GRACE_NS: u64 = EXIT_GRACE_NS;
-/// How long a sample of an unknown process waits for lifecycle records, nanoseconds: two polls.
-pub const SAMPLE_WAIT_NS_MAX: u64 = 200_000_000;
-/// Samples that wait at once: 256 CPUs at 997 Hz for half a second. Beyond, the oldest go on at once
-/// with what is known of them.
-pub const SAMPLES_WAITING_MAX: usize = 131_072;
-/// How far a record may be written after the time that it carries, nanoseconds: the walk of a stack is
-/// bounded at 0.5 ms, the rest is the copy.
-pub const RECORD_DELAY_NS_MAX: u64 = 2_000_000;
+/// Two statements of one process's start that are nearer than this are the same start, nanoseconds:
+/// `/proc` counts in ticks of 10 ms.
+pub const START_TOLERANCE_NS: u64 = 20_000_000;
+/// cgroups whose container is remembered for processes that are gone.
+pub const CGROUPS_MAX: usize = 4096;
 /// Foreign files known at once. Least recently used ones that no process maps go first.
 pub const FILES_MAX: usize = 16_384;
 /// Descriptors of foreign files kept open for naming; the rest is opened again when needed. Half of the
@@ -90,8 +85,12 @@ pub const START_SCAN_NS_MAX: u64 = 15_000_000_000;
 pub const MAPS_READ_INTERVAL_NS_MIN: u64 = 20_000_000;
 /// Longest such time, nanoseconds.
 pub const MAPS_READ_INTERVAL_NS_MAX: u64 = 30_000_000_000;
-/// Processes checked for a missed exit per poll: 20,000 processes are seen once in 32 s.
-pub const EXIT_CHECKS_PER_POLL: usize = 64;
+/// Processes checked for a missed exit, or read again after lost records, per poll: 20,000 processes
+/// take 32 s, and one poll stays below a millisecond.
+pub const PROCESS_CHECKS_PER_POLL: usize = 64;
+/// Time between two checks of all processes for a missed exit, nanoseconds. After lost records it is
+/// done at once.
+pub const PROCESS_CHECK_INTERVAL_NS: u64 = 300_000_000_000;
 /// Poll of the kernel side when nothing is going on, milliseconds.
 pub const POLL_MS: u64 = 100;
 /// Poll while unwind tables are being made, milliseconds: a table must not wait for the next tick.

@@ -1,6 +1,10 @@
 //! From an absolute address to (file, ELF address), and from a raw sample to frames that mean the same
 //! on every host. No names are looked up here.
 
+mod stack;
+
+pub use stack::frames;
+
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::elf::FileFacts;

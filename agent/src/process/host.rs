@@ -8,6 +8,7 @@ use crate::address::{AbsAddr, Pid, Tid};
 use crate::limits::{CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, STAT_BYTES_MAX, VDSO_BYTES_MAX};
 use procfs::FromRead as _;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufReader, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -83,7 +84,7 @@ pub enum OpenError {
 }
 
 /// What the process table asks of the host.
-pub trait Host: Send + Sync {
+pub trait Host: fmt::Debug + Send + Sync {
     /// All processes.
     ///
     /// # Errors

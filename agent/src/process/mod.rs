@@ -3,6 +3,13 @@
 //! and names no address.
 
 pub mod cgroup;
+pub mod compile;
+pub mod files;
 pub mod host;
+mod identity;
+mod instance;
+pub mod mappings;
 pub mod maps;
+pub mod publish;
 pub mod service;
+pub mod table;

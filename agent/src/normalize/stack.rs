@@ -1,0 +1,76 @@
+//! One stack: absolute addresses to frames, markers included.
+
+use super::{Frame, Marker};
+use crate::address::AbsAddr;
+use crate::bpf::{RawSample, UserFrame};
+use crate::elf::Runtime;
+use crate::process::mappings::{Location, MappingSet};
+use agent_ebpf::Outcome;
+use std::sync::Arc;
+
+/// The frames of a sample, leaf first: kernel, user, marker. Without a set of mappings (the process was
+/// not known in time, or the addresses are of another program) user frames say nothing and are left out.
+#[must_use]
+pub fn frames(sample: &RawSample, mappings: Option<&MappingSet>) -> Vec<Frame> {
+    let mut frames = Vec::with_capacity(sample.kernel.len() + sample.user.len() + 2);
+    frames.extend(sample.kernel.iter().enumerate().map(|(at, &address)| Frame::Kernel {
+        // The leaf is the interrupted instruction, all others are return addresses.
+        address: if at == 0 { address } else { before(address) },
+    }));
+    if let Some(mappings) = mappings {
+        user_frames(&mut frames, &sample.user, mappings);
+    }
+    let whole = mappings.is_some() || sample.user.is_empty();
+    match sample.outcome {
+        Outcome::Complete if whole => {}
+        Outcome::Complete => frames.push(Frame::Marker(Marker::Stopped(Outcome::ProcessUnknown))),
+        // A kernel thread has no user stack, and nothing is missing.
+        Outcome::NoUserStack => {}
+        outcome => frames.push(Frame::Marker(Marker::Stopped(outcome))),
+    }
+    frames
+}
+
+/// A return address points behind the call; the call is what is looked up.
+const fn before(address: AbsAddr) -> AbsAddr {
+    AbsAddr(address.0.saturating_sub(1))
+}
+
+fn user_frames(frames: &mut Vec<Frame>, user: &[UserFrame], mappings: &MappingSet) {
+    let first = frames.len();
+    let runtime = mappings.runtime();
+    let interpreted = matches!(runtime, Runtime::Python | Runtime::Node | Runtime::Java);
+    // Behind which frame (counted from `first`) the marker stands.
+    let mut marker_behind = None;
+    let mut own_frames_behind = None;
+    for (at, frame) in user.iter().enumerate() {
+        let address = if frame.exact { frame.address } else { before(frame.address) };
+        match mappings.locate(address) {
+            Location::File(file, address) => {
+                let own = file.facts.as_ref().is_some_and(|facts| facts.runtime == runtime);
+                frames.push(Frame::Native { file: Arc::clone(file), address });
+                // The outermost frame of an executable is its start-up code, not its interpreter.
+                if interpreted && own && at + 1 < user.len() {
+                    own_frames_behind = Some(frames.len());
+                }
+            }
+            Location::Unplaced(file, offset) => {
+                frames.push(Frame::Unplaced { file: Arc::clone(file), offset });
+            }
+            // Frames that the interpreter's compiler made: their names are to come, in one marker.
+            Location::Anonymous if interpreted => marker_behind = Some(frames.len()),
+            Location::Anonymous => frames.push(Frame::Anonymous { address }),
+        }
+    }
+    // CPython runs every program in its own loop; a JVM and V8 run theirs in code that no file backs.
+    let at = match runtime {
+        Runtime::Python => marker_behind.max(own_frames_behind),
+        _ => marker_behind,
+    };
+    if let Some(at) = at {
+        frames.insert(at.max(first), Frame::Marker(Marker::Interpreter(runtime)));
+    }
+}
+
+#[cfg(test)]
+mod tests;

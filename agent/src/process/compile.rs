@@ -1,0 +1,150 @@
+//! Threads that compile unwind tables, so that the ring buffer is drained meanwhile. What is asked for
+//! last comes first: it is a process that runs now, while older requests are of the scan at the start.
+
+use crate::address::FileId;
+use crate::elf::{ForeignFileError, ForeignFiles};
+use crate::engine::OpenFiles;
+use crate::limits::{FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
+use crate::unwind::RowTable;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A table, or why there is none.
+#[derive(Debug)]
+pub struct Compiled {
+    /// Of which file.
+    pub file: FileId,
+    /// The rows.
+    pub rows: Result<RowTable, ForeignFileError>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    files: VecDeque<FileId>,
+    closed: bool,
+}
+
+type Shared = (Mutex<Queue>, Condvar);
+
+/// The threads. Dropping it ends them after the table they are at.
+#[derive(Debug)]
+pub struct Compilers {
+    shared: Arc<Shared>,
+    /// `None` only while it is dropped.
+    ready: Option<Receiver<Compiled>>,
+    threads: Vec<JoinHandle<()>>,
+    outstanding: usize,
+}
+
+impl Compilers {
+    /// Starts the threads; `parse` reads files, `files` opens them.
+    ///
+    /// # Errors
+    /// When the host refuses another thread.
+    pub fn start(parse: &Arc<dyn ForeignFiles>, files: &Arc<dyn OpenFiles>) -> io::Result<Self> {
+        let shared: Arc<Shared> = Arc::default();
+        let (sender, ready) = sync_channel(TABLES_READY_MAX);
+        let mut threads = Vec::with_capacity(TABLE_WORKERS);
+        for number in 0..TABLE_WORKERS {
+            let work = Work {
+                shared: Arc::clone(&shared),
+                parse: Arc::clone(parse),
+                files: Arc::clone(files),
+                ready: sender.clone(),
+            };
+            let name = format!("unwind-{number}");
+            threads.push(std::thread::Builder::new().name(name).spawn(move || work.run())?);
+        }
+        Ok(Self { shared, ready: Some(ready), threads, outstanding: 0 })
+    }
+
+    /// Asks for a table. False if too many are asked for already.
+    pub fn ask(&mut self, file: FileId) -> bool {
+        if self.outstanding >= FILES_MAX {
+            return false;
+        }
+        self.outstanding += 1;
+        let (queue, wake) = &*self.shared;
+        queue.lock().unwrap_or_else(PoisonError::into_inner).files.push_front(file);
+        wake.notify_one();
+        true
+    }
+
+    /// Tables asked for and not taken yet.
+    #[must_use]
+    pub const fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Takes a table that is ready.
+    pub fn take(&mut self) -> Option<Compiled> {
+        match self.ready.as_ref()?.try_recv() {
+            Ok(compiled) => {
+                self.outstanding = self.outstanding.saturating_sub(1);
+                Some(compiled)
+            }
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+        }
+    }
+
+    /// Waits for a table.
+    pub fn wait(&mut self, timeout: Duration) -> Option<Compiled> {
+        let compiled = self.ready.as_ref()?.recv_timeout(timeout).ok()?;
+        self.outstanding = self.outstanding.saturating_sub(1);
+        Some(compiled)
+    }
+}
+
+impl Drop for Compilers {
+    fn drop(&mut self) {
+        let (queue, wake) = &*self.shared;
+        queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        wake.notify_all();
+        self.ready = None; // A thread that waits to hand its table over gives up.
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread that compiles unwind tables has panicked");
+            }
+        }
+    }
+}
+
+struct Work {
+    shared: Arc<Shared>,
+    parse: Arc<dyn ForeignFiles>,
+    files: Arc<dyn OpenFiles>,
+    ready: SyncSender<Compiled>,
+}
+
+impl Work {
+    fn run(self) {
+        while let Some(file) = self.next() {
+            let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
+            let rows = match self.files.open(file) {
+                Some(descriptor) => self.parse.unwind_rows(&descriptor),
+                None => Err(gone()),
+            };
+            if self.ready.send(Compiled { file, rows }).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn next(&self) -> Option<FileId> {
+        let (queue, wake) = &*self.shared;
+        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if queue.closed {
+                return None;
+            }
+            if let Some(file) = queue.files.pop_front() {
+                return Some(file);
+            }
+            queue = wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

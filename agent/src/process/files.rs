@@ -1,0 +1,444 @@
+//! The files that mappings point to, each known once: who is asked for a mapping's file gets the same
+//! [`MappedFile`] for every process that maps it. Facts come from [`ForeignFiles`]; nothing is parsed
+//! here.
+
+use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
+use super::maps::MapsEntry;
+use crate::address::{AbsAddr, FileId, FileOffset};
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::elf::{ForeignFileError, ForeignFiles};
+use crate::engine::OpenFiles;
+use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX, VDSOS_MAX};
+use crate::normalize::MappedFile;
+use hashbrown::HashMap;
+use proto::BuildId;
+use rustix::fs::MemfdFlags;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What stands behind an executable mapping.
+#[derive(Clone, Debug)]
+pub enum Backing {
+    /// Nothing that can be read as code: JIT memory, a device, a file that is no executable.
+    Anonymous,
+    /// A file (the vDSO counts as one).
+    File(Arc<MappedFile>),
+}
+
+/// A mapping whose file is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Who maps it.
+    pub task: Task,
+    /// Who may see the same files, if `task` is gone: the process that made it.
+    pub relative: Option<Task>,
+    /// Where and which.
+    pub mapping: &'a MapsEntry,
+    /// Build id that the kernel reported with the mapping.
+    pub build_id: Option<&'a BuildId>,
+}
+
+/// What happened so far, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileCounts {
+    /// Files known now.
+    pub known: u64,
+    /// Descriptors open now.
+    pub open: u64,
+    /// Files that were forgotten to make room.
+    pub forgotten: u64,
+    /// Mappings whose file could not be opened and was not known by its build id.
+    pub unreadable: u64,
+    /// Files that could be opened and not understood.
+    pub malformed: u64,
+}
+
+/// All files. Shared with the thread that names: it asks for descriptors.
+pub struct Files {
+    host: Arc<dyn Host>,
+    foreign: Arc<dyn ForeignFiles>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    next_id: u32,
+    by_key: HashMap<Key, FileId>,
+    /// Files that were read, by the build id they carry.
+    by_build_id: HashMap<BuildId, FileId>,
+    entries: HashMap<FileId, Entry>,
+    vdsos: Vec<(u64, Backing)>,
+    counts: FileCounts,
+    clock: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    /// A file that was opened.
+    Opened(FileIdentity),
+    /// A file that was not, by what the kernel said of it.
+    Reported(Vec<u8>, Option<BuildId>),
+}
+
+struct Entry {
+    key: Key,
+    /// `None` for a file that is no executable.
+    file: Option<Arc<MappedFile>>,
+    descriptor: Option<Arc<OwnedFd>>,
+    /// True for the vDSO: its descriptor is memory that nobody else has.
+    pinned: bool,
+    places: VecDeque<(Task, MapsEntry)>,
+    used: u64,
+    opened_at: MonotonicNs,
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Files").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    /// Knows no file yet.
+    #[must_use]
+    pub fn new(host: Arc<dyn Host>, foreign: Arc<dyn ForeignFiles>) -> Self {
+        Self { host, foreign, state: Mutex::default() }
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> FileCounts {
+        let state = self.state();
+        let open = state.entries.values().filter(|entry| entry.descriptor.is_some()).count();
+        FileCounts { known: count(state.entries.len()), open: count(open), ..state.counts }
+    }
+
+    /// Finds what stands behind a mapping. Never fails: a file that cannot be read is a file without
+    /// facts.
+    pub fn behind(&self, wanted: Wanted<'_>) -> Backing {
+        match wanted.mapping.path.as_slice() {
+            b"[vdso]" => self.vdso(wanted.task, wanted.mapping),
+            [b'/', ..] => self.file(wanted),
+            _ => Backing::Anonymous,
+        }
+    }
+
+    /// Takes a file that was opened by somebody else (the preload of a command).
+    pub fn take_opened(&self, opened: OpenedFile, path: &[u8]) -> Backing {
+        self.opened(opened, None, None, path)
+    }
+
+    /// Forgets what nobody maps any more and closes descriptors that were not used for a while. Cheap
+    /// enough to be called once per window.
+    pub fn tidy(&self) {
+        let now = monotonic_now();
+        let mut state = self.state();
+        for entry in state.entries.values_mut().filter(|entry| !entry.pinned) {
+            if now.0.saturating_sub(entry.opened_at.0) > FILE_OPEN_NS_MAX {
+                entry.descriptor = None;
+            }
+        }
+        state.make_room(FILES_MAX);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn file(&self, wanted: Wanted<'_>) -> Backing {
+        match self.host.open(wanted.task, wanted.mapping) {
+            Ok(opened) => {
+                let place = Some((wanted.task, wanted.mapping));
+                self.opened(opened, place, wanted.build_id, &wanted.mapping.path)
+            }
+            Err(OpenError::NotRegular) => Backing::Anonymous,
+            Err(OpenError::TooLarge { .. } | OpenError::Io(_)) => self.gone(wanted),
+        }
+    }
+
+    fn opened(
+        &self,
+        opened: OpenedFile,
+        place: Option<(Task, &MapsEntry)>,
+        build_id: Option<&BuildId>,
+        path: &[u8],
+    ) -> Backing {
+        let key = Key::Opened(opened.identity);
+        if let Some(backing) = self.state().known(&key, place) {
+            return backing;
+        }
+        // Reading takes its time: the lock is not held, only this thread adds files.
+        let facts = match self.foreign.inspect(&opened.descriptor) {
+            Ok(facts) => Some(facts),
+            Err(error) => {
+                self.state().counts.malformed += 1;
+                tracing::debug!(%error, path = %String::from_utf8_lossy(path), "file without facts");
+                if matches!(error, ForeignFileError::Malformed { .. }) {
+                    let entry = Entry::new(key, None, None, place);
+                    self.state().add(entry, None);
+                    return Backing::Anonymous;
+                }
+                None
+            }
+        };
+        let carried = facts.as_ref().and_then(|facts| facts.gnu_build_id.clone());
+        let mut state = self.state();
+        let Some(id) = state.new_id() else { return Backing::Anonymous };
+        let file = Arc::new(MappedFile {
+            id,
+            path: shown_path(path),
+            facts,
+            kernel_build_id: build_id.cloned(),
+        });
+        let descriptor = Some(Arc::new(opened.descriptor));
+        let mut entry = Entry::new(key, Some(Arc::clone(&file)), descriptor, place);
+        entry.opened_at = monotonic_now();
+        state.add(entry, Some((id, carried)));
+        Backing::File(file)
+    }
+
+    /// The process is gone, or shields itself. A file with the same build id that was read before is as
+    /// good; else the process that made it may see the same file, which its build id proves.
+    fn gone(&self, wanted: Wanted<'_>) -> Backing {
+        let path = &wanted.mapping.path;
+        if let Some(build_id) = wanted.build_id {
+            if let Some(backing) = self.state().with_build_id(build_id) {
+                return backing;
+            }
+            let opened = wanted.relative.map(|relative| self.host.open_path(relative, path));
+            if let Some(Ok(opened)) = opened {
+                let backing = self.opened(opened, None, Some(build_id), path);
+                if let Backing::File(file) = &backing
+                    && file.facts.as_ref().and_then(|facts| facts.gnu_build_id.as_ref())
+                        == Some(build_id)
+                {
+                    return backing;
+                }
+            }
+        }
+        let key = Key::Reported(path.clone(), wanted.build_id.cloned());
+        let mut state = self.state();
+        if let Some(backing) = state.known(&key, None) {
+            return backing;
+        }
+        state.counts.unreadable += 1;
+        let Some(id) = state.new_id() else { return Backing::Anonymous };
+        let file = Arc::new(MappedFile {
+            id,
+            path: shown_path(path),
+            facts: None,
+            kernel_build_id: wanted.build_id.cloned(),
+        });
+        state.add(Entry::new(key, Some(Arc::clone(&file)), None, None), Some((id, None)));
+        Backing::File(file)
+    }
+
+    /// The vDSO is the same for all processes of one kind: it is read once for each size and kept in
+    /// memory that looks like a file.
+    fn vdso(&self, task: Task, mapping: &MapsEntry) -> Backing {
+        let length = mapping.end.0.saturating_sub(mapping.start.0);
+        let known = |state: &State| {
+            state
+                .vdsos
+                .iter()
+                .find(|(known, _)| *known == length)
+                .map(|(_, backing)| backing.clone())
+        };
+        if let Some(backing) = known(&self.state()) {
+            return backing;
+        }
+        let opened = self.host.vdso(task, mapping.start, mapping.end).and_then(|bytes| {
+            let descriptor = rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC)?;
+            let mut file = std::fs::File::from(descriptor);
+            file.write_all(&bytes)?;
+            let identity = FileIdentity { device: 0, inode: 0, size: length, modified_ns: 0 };
+            Ok(OpenedFile { descriptor: file.into(), identity })
+        });
+        // A process that is gone: the next one will have it.
+        let Ok(opened) = opened else { return Backing::Anonymous };
+        let backing = self.opened(opened, None, None, b"[vdso]");
+        let mut state = self.state();
+        if let Backing::File(file) = &backing
+            && let Some(entry) = state.entries.get_mut(&file.id)
+        {
+            entry.pinned = true;
+        }
+        if state.vdsos.len() < VDSOS_MAX {
+            state.vdsos.push((length, backing.clone()));
+        }
+        backing
+    }
+
+    /// Opens a file again where it was mapped, if it is still the same one.
+    fn open_again(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        let (identity, places) = {
+            let state = self.state();
+            let entry = state.entries.get(&id)?;
+            let Key::Opened(identity) = entry.key else { return None };
+            (identity, entry.places.clone())
+        };
+        let opened = places.iter().rev().find_map(|(task, mapping)| {
+            self.host.open(*task, mapping).ok().filter(|opened| opened.identity == identity)
+        })?;
+        let descriptor = Arc::new(opened.descriptor);
+        let mut state = self.state();
+        state.close_least_used(FILES_OPEN_MAX);
+        if let Some(entry) = state.entries.get_mut(&id) {
+            entry.descriptor = Some(Arc::clone(&descriptor));
+            entry.opened_at = monotonic_now();
+        }
+        Some(descriptor)
+    }
+}
+
+impl OpenFiles for Files {
+    fn open(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        if let Some(entry) = self.state().entries.get_mut(&id)
+            && let Some(descriptor) = &entry.descriptor
+        {
+            entry.opened_at = monotonic_now();
+            return Some(Arc::clone(descriptor));
+        }
+        self.open_again(id)
+    }
+}
+
+impl Entry {
+    fn new(
+        key: Key,
+        file: Option<Arc<MappedFile>>,
+        descriptor: Option<Arc<OwnedFd>>,
+        place: Option<(Task, &MapsEntry)>,
+    ) -> Self {
+        let places = place.map(|(task, mapping)| (task, mapping.clone())).into_iter().collect();
+        Self { key, file, descriptor, pinned: false, places, used: 0, opened_at: MonotonicNs(0) }
+    }
+
+    fn backing(&self) -> Backing {
+        self.file.as_ref().map_or(Backing::Anonymous, |file| Backing::File(Arc::clone(file)))
+    }
+
+    /// Nobody but this table holds the file.
+    fn unused(&self) -> bool {
+        !self.pinned && self.file.as_ref().is_none_or(|file| Arc::strong_count(file) == 1)
+    }
+}
+
+impl State {
+    fn new_id(&mut self) -> Option<FileId> {
+        let id = FileId(self.next_id);
+        self.next_id = self.next_id.checked_add(1)?;
+        Some(id)
+    }
+
+    fn known(&mut self, key: &Key, place: Option<(Task, &MapsEntry)>) -> Option<Backing> {
+        let id = *self.by_key.get(key)?;
+        self.clock += 1;
+        let entry = self.entries.get_mut(&id)?;
+        entry.used = self.clock;
+        if let Some((task, mapping)) = place
+            && !entry.places.iter().any(|(known, _)| known.pid == task.pid)
+        {
+            entry.places.push_back((task, mapping.clone()));
+            if entry.places.len() > FILE_PLACES_MAX {
+                entry.places.pop_front();
+            }
+        }
+        Some(entry.backing())
+    }
+
+    fn with_build_id(&mut self, build_id: &BuildId) -> Option<Backing> {
+        let id = *self.by_build_id.get(build_id)?;
+        self.clock += 1;
+        let entry = self.entries.get_mut(&id)?;
+        entry.used = self.clock;
+        Some(entry.backing())
+    }
+
+    /// Adds a file; `named` is its number and the build id that it carries.
+    fn add(&mut self, mut entry: Entry, named: Option<(FileId, Option<BuildId>)>) {
+        self.make_room(FILES_MAX.saturating_sub(1));
+        if entry.descriptor.is_some() {
+            self.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
+        }
+        self.clock += 1;
+        entry.used = self.clock;
+        let (id, build_id) = match named {
+            Some((id, build_id)) => (id, build_id),
+            None => match self.new_id() {
+                Some(id) => (id, None),
+                None => return,
+            },
+        };
+        self.by_key.insert(entry.key.clone(), id);
+        if let Some(build_id) = build_id {
+            self.by_build_id.entry(build_id).or_insert(id);
+        }
+        self.entries.insert(id, entry);
+    }
+
+    /// Forgets least recently used files that nobody maps, a sixteenth at once, until `len_max` fit.
+    fn make_room(&mut self, len_max: usize) {
+        if self.entries.len() <= len_max {
+            return;
+        }
+        let mut unused: Vec<(u64, FileId)> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.unused())
+            .map(|(id, entry)| (entry.used, *id))
+            .collect();
+        unused.sort_unstable();
+        let excess = self.entries.len() - len_max + len_max / 16;
+        for (_, id) in unused.into_iter().take(excess) {
+            let Some(entry) = self.entries.remove(&id) else { continue };
+            self.by_key.remove(&entry.key);
+            let carried = entry.file.and_then(|file| file.facts.as_ref()?.gnu_build_id.clone());
+            if let Some(build_id) = carried
+                && self.by_build_id.get(&build_id) == Some(&id)
+            {
+                self.by_build_id.remove(&build_id);
+            }
+            self.counts.forgotten += 1;
+        }
+    }
+
+    fn close_least_used(&mut self, open_max: usize) {
+        let open = self.entries.values().filter(|entry| entry.descriptor.is_some()).count();
+        if open <= open_max {
+            return;
+        }
+        let least = self
+            .entries
+            .values_mut()
+            .filter(|entry| entry.descriptor.is_some() && !entry.pinned)
+            .min_by_key(|entry| entry.opened_at);
+        if let Some(entry) = least {
+            entry.descriptor = None;
+        }
+    }
+}
+
+/// The path without the kernel's remark that the name is gone: the contents are the same.
+fn shown_path(path: &[u8]) -> String {
+    String::from_utf8_lossy(path.strip_suffix(b" (deleted)").unwrap_or(path)).into_owned()
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// A mapping as a lifecycle record states it.
+#[must_use]
+pub fn reported_mapping(
+    start: AbsAddr,
+    length: u64,
+    offset: u64,
+    path: Vec<u8>,
+) -> Option<MapsEntry> {
+    let end = AbsAddr(start.0.checked_add(length).filter(|&end| end > start.0)?);
+    Some(MapsEntry { start, end, file_offset: FileOffset(offset), inode: 0, path })
+}

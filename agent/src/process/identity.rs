@@ -1,0 +1,143 @@
+//! Who a process is: executable, service, container. Asked once for each program that it runs, from
+//! `/proc` while it lives, else from what its records, its sample and its parent tell.
+
+use super::cgroup::CgroupIdentity;
+use super::host::{Host, Task};
+use super::instance::Instance;
+use super::service::{KERNEL_SERVICE, file_name};
+use crate::address::Pid;
+use crate::bpf::RawSample;
+use crate::limits::{CGROUPS_MAX, PATH_BYTES_MAX, START_TOLERANCE_NS};
+use crate::normalize::ProcessIdentity;
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// What the table knows of a program.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    task: Task,
+    start_time_ns: u64,
+    comm: String,
+    executable: Option<String>,
+    kernel_thread: bool,
+    forked_from: Option<Arc<ProcessIdentity>>,
+}
+
+impl Known {
+    /// The program at place `program` of an instance.
+    pub(super) fn of(pid: Pid, instance: &Instance, program: usize) -> Self {
+        let image = instance.images.get(program);
+        Self {
+            task: Task { pid, tid: instance.living },
+            start_time_ns: instance.start_time_ns,
+            comm: image.map(|image| image.comm.clone()).unwrap_or_default(),
+            executable: image.and_then(|image| image.executable.clone()),
+            kernel_thread: instance.kernel_thread,
+            forked_from: image.and_then(|image| image.forked_from.clone()),
+        }
+    }
+}
+
+/// Makes identities; remembers the containers of cgroups for processes that are gone.
+#[derive(Debug)]
+pub(super) struct Identifier {
+    host: Arc<dyn Host>,
+    cgroups: HashMap<u64, CgroupIdentity>,
+}
+
+impl Identifier {
+    pub(super) fn new(host: Arc<dyn Host>) -> Self {
+        Self { host, cgroups: HashMap::new() }
+    }
+
+    /// Who `known` is. `alive` says that `/proc` still speaks of this program.
+    pub(super) fn identify(
+        &mut self,
+        known: &Known,
+        parent: Option<&ProcessIdentity>,
+        sample: Option<&RawSample>,
+        alive: bool,
+    ) -> Arc<ProcessIdentity> {
+        let Task { pid, .. } = known.task;
+        if known.kernel_thread {
+            return Arc::new(kernel_thread(pid, known.start_time_ns));
+        }
+        // A fork runs its parent's program with its parent's environment.
+        if let Some(from) = &known.forked_from {
+            let start_time_ns = known.start_time_ns;
+            return Arc::new(ProcessIdentity { pid, start_time_ns, ..from.as_ref().clone() });
+        }
+        let (mut service, mut cgroup) = (None, None);
+        if alive {
+            service = self.host.service_name(known.task).ok().flatten();
+            cgroup = self.host.cgroup(pid).ok();
+            // What was just read is of this process only if the pid is still its own.
+            let same = self.host.status(pid).is_ok_and(|status| {
+                status.start_time_ns.abs_diff(known.start_time_ns) < START_TOLERANCE_NS
+            });
+            if !same {
+                (service, cgroup) = (None, None);
+            }
+        }
+        // On version 1 every process has the root's id.
+        let cgroup_id = sample.map(|sample| sample.cgroup_id).filter(|&id| id > 1);
+        match (&cgroup, cgroup_id) {
+            (Some(found), Some(id)) => self.remember(id, found),
+            (None, Some(id)) => cgroup = self.cgroups.get(&id).cloned(),
+            _ => {}
+        }
+        let comm = if known.comm.is_empty() { sample_comm(sample) } else { known.comm.clone() };
+        let executable_path = bounded(known.executable.clone().unwrap_or_default());
+        let executable_name = match file_name(&executable_path) {
+            "" => comm,
+            name => name.to_owned(),
+        };
+        let container_id = match &cgroup {
+            Some(cgroup) => cgroup.container_id.clone(),
+            None => parent.and_then(|parent| parent.container_id.clone()),
+        };
+        let group = cgroup.and_then(|cgroup| cgroup.unit.or(cgroup.container_name));
+        Arc::new(ProcessIdentity {
+            pid,
+            start_time_ns: known.start_time_ns,
+            service_name: service.or(group).unwrap_or_else(|| executable_name.clone()),
+            executable_name,
+            executable_path,
+            container_id,
+            kernel_thread: false,
+        })
+    }
+
+    fn remember(&mut self, id: u64, cgroup: &CgroupIdentity) {
+        if self.cgroups.len() >= CGROUPS_MAX {
+            self.cgroups.clear(); // Cheap to learn again: the next sample of a living process does it.
+        }
+        self.cgroups.insert(id, cgroup.clone());
+    }
+}
+
+fn kernel_thread(pid: Pid, start_time_ns: u64) -> ProcessIdentity {
+    ProcessIdentity {
+        pid,
+        start_time_ns,
+        // One name for all: their own names (`kworker/3:1-events`) change as they work, and travel as
+        // thread names.
+        executable_name: KERNEL_SERVICE.to_owned(),
+        executable_path: String::new(),
+        service_name: KERNEL_SERVICE.to_owned(),
+        container_id: None,
+        kernel_thread: true,
+    }
+}
+
+fn sample_comm(sample: Option<&RawSample>) -> String {
+    sample.map(|sample| String::from_utf8_lossy(&sample.comm).into_owned()).unwrap_or_default()
+}
+
+fn bounded(path: String) -> String {
+    let path = path.strip_suffix(" (deleted)").map(str::to_owned).unwrap_or(path);
+    match path.len() {
+        0..=PATH_BYTES_MAX => path,
+        _ => path.chars().take(PATH_BYTES_MAX / 4).collect(),
+    }
+}

@@ -1,0 +1,216 @@
+//! One process instance: a pid between a fork and its end, and the programs that it ran, one after the
+//! other. Plain state; who reads `/proc` for it is the table.
+
+use super::files::Backing;
+use super::mappings::{Mapping, MappingSet};
+use super::maps::MapsEntry;
+use crate::address::{Generation, Pid, Tid};
+use crate::clock::MonotonicNs;
+use crate::limits::{
+    GENERATIONS_PER_IMAGE_MAX, IMAGES_PER_INSTANCE_MAX, MAPPINGS_PER_PROCESS_MAX,
+    MAPS_READ_INTERVAL_NS_MIN,
+};
+use crate::normalize::ProcessIdentity;
+use proto::BuildId;
+use std::sync::Arc;
+
+/// A mapping that the kernel reported and that nobody has looked at yet.
+#[derive(Clone, Debug)]
+pub(super) struct Reported {
+    /// Where and which.
+    pub(super) entry: MapsEntry,
+    /// Build id that the kernel read.
+    pub(super) build_id: Option<BuildId>,
+}
+
+/// A generation of mappings that samples may carry.
+#[derive(Clone, Debug)]
+struct Published {
+    generation: Generation,
+    set: Arc<MappingSet>,
+    at: MonotonicNs,
+}
+
+/// One program: what an instance runs between two execs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Image {
+    /// When it was executed (or the process forked).
+    pub(super) since: MonotonicNs,
+    /// Name of the main thread.
+    pub(super) comm: String,
+    /// Path of the executable, once known.
+    pub(super) executable: Option<String>,
+    /// Mappings that were looked at.
+    pub(super) set: Arc<MappingSet>,
+    /// Mappings that were not, in the order of the reports.
+    pub(super) reported: Vec<Reported>,
+    /// When `/proc` was read into `set`: older reports are in it.
+    pub(super) read_at: MonotonicNs,
+    /// Who it is, once somebody asked.
+    pub(super) identity: Option<Arc<ProcessIdentity>>,
+    /// Who forked it, while it has not executed a program of its own.
+    pub(super) forked_from: Option<Arc<ProcessIdentity>>,
+    published: Vec<Published>,
+}
+
+/// A process instance.
+#[derive(Clone, Debug)]
+pub(super) struct Instance {
+    /// When it began, on the kernel's clock.
+    pub(super) started: MonotonicNs,
+    /// When it began, nanoseconds since boot: with the pid, its name.
+    pub(super) start_time_ns: u64,
+    /// When it ended.
+    pub(super) ended: Option<MonotonicNs>,
+    /// Who forked it.
+    pub(super) parent: Pid,
+    /// A thread that lives, as far as known: the door to `/proc` when the main one has ended.
+    pub(super) living: Tid,
+    /// Threads that live, where every one was reported.
+    pub(super) threads: Option<u32>,
+    /// The main thread has ended.
+    pub(super) leader_ended: bool,
+    /// True for a kernel thread.
+    pub(super) kernel_thread: bool,
+    /// Known by nothing but its samples.
+    pub(super) stranger: bool,
+    /// Programs, oldest first; never empty.
+    pub(super) images: Vec<Image>,
+    /// Its mappings are to be published.
+    pub(super) dirty: bool,
+    /// Its mappings were published and nothing has removed them since.
+    pub(super) published: bool,
+    /// `/proc/PID/maps` is not read again before this time.
+    pub(super) read_after: MonotonicNs,
+    /// Time between two such reads, nanoseconds.
+    pub(super) read_interval_ns: u64,
+}
+
+impl Instance {
+    pub(super) fn new(pid: Pid, started: MonotonicNs, start_time_ns: u64) -> Self {
+        Self {
+            started,
+            start_time_ns,
+            ended: None,
+            parent: Pid(0),
+            living: Tid(pid.0),
+            threads: None,
+            leader_ended: false,
+            kernel_thread: false,
+            stranger: false,
+            images: vec![Image { since: started, ..Image::default() }],
+            dirty: false,
+            published: false,
+            read_after: MonotonicNs(0),
+            read_interval_ns: MAPS_READ_INTERVAL_NS_MIN,
+        }
+    }
+
+    /// The program that runs now.
+    pub(super) fn image(&mut self) -> &mut Image {
+        self.images.last_mut().expect("an instance has at least one program, see `new`")
+    }
+
+    /// The place of the program that ran at `time` (the first one, if it is older than all).
+    pub(super) fn image_index(&self, time: MonotonicNs) -> usize {
+        self.images.partition_point(|image| image.since <= time).saturating_sub(1)
+    }
+
+    /// The program was replaced at `time`. What `/proc` said after that time was of the new one already.
+    pub(super) fn executed(&mut self, time: MonotonicNs, comm: String) {
+        self.ended = None;
+        self.threads = Some(1);
+        self.leader_ended = false;
+        self.kernel_thread = false; // helpers of the kernel begin as one of its threads
+        self.published = false;
+        self.read_after = MonotonicNs(0);
+        self.read_interval_ns = MAPS_READ_INTERVAL_NS_MIN;
+        let old = self.image();
+        let mut new = Image { since: time, comm, ..Image::default() };
+        if old.read_at > time {
+            new.set = Arc::clone(&old.set);
+            new.read_at = old.read_at;
+            new.executable = old.executable.take();
+            let at = old.published.partition_point(|published| published.at < time);
+            new.published = old.published.split_off(at);
+        }
+        old.reported = Vec::new();
+        self.images.push(new);
+        if self.images.len() > IMAGES_PER_INSTANCE_MAX {
+            self.images.remove(0);
+        }
+    }
+
+    /// Forgets programs and generations that were replaced before `time`.
+    pub(super) fn forget_before(&mut self, time: MonotonicNs) {
+        // A program ends where the next one begins.
+        let over = self.images.iter().skip(1).take_while(|next| next.since < time).count();
+        self.images.drain(..over.min(self.images.len() - 1));
+        for image in &mut self.images {
+            image.forget_before(time);
+        }
+    }
+}
+
+impl Image {
+    /// The same program in a process that was forked at `time`.
+    pub(super) fn forked(&self, time: MonotonicNs) -> Self {
+        Self {
+            since: time,
+            comm: self.comm.clone(),
+            executable: self.executable.clone(),
+            set: Arc::clone(&self.set),
+            reported: self.reported.clone(),
+            read_at: MonotonicNs(0),
+            identity: None,
+            forked_from: self.identity.clone(),
+            published: Vec::new(),
+        }
+    }
+
+    /// The kernel reported a mapping. False if it is old news, or too much.
+    pub(super) fn report(&mut self, reported: Reported, time: MonotonicNs) -> bool {
+        if self.executable.is_none() && reported.entry.path.starts_with(b"/") {
+            let path = String::from_utf8_lossy(&reported.entry.path).into_owned();
+            self.executable = Some(path);
+        }
+        let news = time >= self.since && time > self.read_at;
+        let room = self.reported.len() < MAPPINGS_PER_PROCESS_MAX;
+        if news && room {
+            self.reported.push(reported);
+        }
+        news && room
+    }
+
+    /// Takes in what was reported, given what stands behind each.
+    pub(super) fn take_in(&mut self, behind: impl Fn(&Reported) -> Backing) {
+        if self.reported.is_empty() {
+            return;
+        }
+        let reported = std::mem::take(&mut self.reported);
+        self.set = Arc::new(self.set.with(reported.iter().map(|one| {
+            let MapsEntry { start, end, file_offset, .. } = one.entry;
+            Mapping::new(start, end, file_offset, behind(one))
+        })));
+    }
+
+    /// The mappings of this program that samples with `generation` were walked with.
+    pub(super) fn of_generation(&self, generation: Generation) -> Option<&Arc<MappingSet>> {
+        let found = self.published.iter().rev().find(|one| one.generation == generation);
+        found.map(|one| &one.set)
+    }
+
+    /// The mappings were published as `generation`.
+    pub(super) fn publish(&mut self, generation: Generation, at: MonotonicNs) {
+        if self.published.len() >= GENERATIONS_PER_IMAGE_MAX {
+            self.published.remove(0);
+        }
+        self.published.push(Published { generation, set: Arc::clone(&self.set), at });
+    }
+
+    /// Forgets generations that were replaced before `time`.
+    fn forget_before(&mut self, time: MonotonicNs) {
+        let over = self.published.iter().skip(1).take_while(|next| next.at < time).count();
+        self.published.drain(..over.min(self.published.len()));
+    }
+}
