@@ -193,7 +193,7 @@ fn error_body(error: &ApiError, id: &str, response: Response) -> Response {
 }
 
 /// True if the client takes gzip: named with a weight above zero.
-fn accepts_gzip(headers: &HeaderMap) -> bool {
+pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let values = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|it| it.to_str().ok());
     values.flat_map(|value| value.split(',')).any(|item| {
         let mut parts = item.split(';').map(str::trim);
