@@ -53,12 +53,14 @@ async function bundle(entry) {
     tsconfigRaw: {},
     logLevel: 'warning',
   });
-  return result.outputFiles[0].contents;
+  return result.outputFiles[0].text;
 }
 
-const [script, style] = await Promise.all([bundle('src/main.tsx'), bundle('src/style/app.css')]);
+const [page, worker, style] = await Promise.all(['src/main.tsx', 'src/worker.ts', 'src/style/app.css'].map(bundle));
+// One script of two: a worker has no document, and must not run the page.
+const script = `if(typeof document==="undefined"){${worker}}else{${page}}\n`;
 const template = await readFile(join(root, 'src/index.html'), 'utf8');
-const page = template
+const html = template
   .replace('@@SCRIPT@@', `/app.js?v=${sha256(script).slice(0, 16)}`)
   .replace('@@STYLE@@', `/app.css?v=${sha256(style).slice(0, 16)}`);
 
@@ -66,7 +68,7 @@ await mkdir(out, { recursive: true });
 await Promise.all([
   writeFile(join(out, 'app.js'), script),
   writeFile(join(out, 'app.css'), style),
-  writeFile(join(out, 'index.html'), page),
+  writeFile(join(out, 'index.html'), html),
   writeFile(join(out, 'favicon.svg'), await readFile(join(root, 'src/favicon.svg'))),
   writeFile(join(out, 'SOURCE_HASH'), `${await sourceHash()}\n`),
 ]);

@@ -1,19 +1,17 @@
 // Regular expressions of the user run in a worker with a time budget: `(a+)+$` must cost a search, not the page.
-// The worker is app.js once more; main.tsx sees that there is no document and serves it.
-
-import { matchRegex } from './search.ts';
+// This is the page's side; the worker's is worker.ts, in the same app.js.
 
 /** A search over 60,000 names takes 20 ms; ten times that is a runaway, plus the start of the worker. */
 export const REGEX_BUDGET_MS = 500;
 
-interface Question {
+export interface Question {
   readonly id: number;
   readonly pattern: string;
   /** Sent when they differ from those of the last question. */
   readonly names?: readonly string[];
 }
 
-interface Answer {
+export interface Answer {
   readonly id: number;
   readonly found?: Uint8Array;
   readonly error?: string;
@@ -21,21 +19,8 @@ interface Answer {
 
 export class RegexFailure extends Error {}
 
-/** The worker's side. */
-export function serveRegex(scope: { onmessage: ((event: MessageEvent<Question>) => void) | null; postMessage(answer: Answer): void }): void {
-  let names: readonly string[] = [];
-  scope.onmessage = ({ data }) => {
-    names = data.names ?? names;
-    try {
-      scope.postMessage({ id: data.id, found: matchRegex(names, data.pattern) });
-    } catch (error) {
-      scope.postMessage({ id: data.id, error: error instanceof Error ? error.message : String(error) });
-    }
-  };
-}
-
 /** The script that runs now is the only one the page ever starts a worker from. */
-const SCRIPT = typeof document === 'undefined' ? '' : ((document.currentScript as HTMLScriptElement | null)?.src ?? '/app.js');
+const SCRIPT = (document.currentScript as HTMLScriptElement | null)?.src ?? '/app.js';
 
 interface ScriptPolicy {
   createScriptURL(url: string): string;

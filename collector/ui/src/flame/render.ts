@@ -242,7 +242,7 @@ export class FlameRenderer {
   /** Stripes of kernel frames, hatching of unknown and hidden ones, edges of markers: never colour alone. */
   #decorate(scene: Scene): void {
     const { list } = this;
-    const { model, theme, ratio } = scene;
+    const { model, theme, ratio, matches } = scene;
     const context = this.#context;
     const height = this.#frameHeight(scene);
     const stripe = Math.round(2 * ratio);
@@ -263,7 +263,7 @@ export class FlameRenderer {
           if (width < 2 * stripe) continue;
           const group = this.#groups[model.func[node] as number] as number;
           if (pass === 'stripe') {
-            if (group === kernel) context.fillRect(x0, top, stripe, height);
+            if (group === kernel && (!matches || matches[model.func[node] as number] === 1)) context.fillRect(x0, top, stripe, height);
           } else if (pass === 'hatch') {
             if (hatchedGroups.includes(group)) context.fillRect(x0, top, width - 1, height);
           } else if (group === marker) {
@@ -281,7 +281,9 @@ export class FlameRenderer {
     const { model, theme, ratio, matches } = scene;
     const context = this.#context;
     context.font = `${FONT_PX * ratio}px ${FONT_FAMILY}`;
+    // Neither kerning nor ligatures: widths are sums of characters, and 0x stays 0x.
     context.fontKerning = 'none';
+    context.textRendering = 'optimizeSpeed';
     context.textBaseline = 'middle';
     this.#widths ??= new TextWidths(context);
     const least = LABEL_MIN_PX * ratio;
@@ -300,7 +302,7 @@ export class FlameRenderer {
         if (text === '') continue;
         const slot = this.#slotOf(scene, node);
         context.fillStyle =
-          slot === SLOT_MATCH ? theme.matchText : matches && slot === SLOT_FADED ? theme.fadedText : f === hidden || (slot >= PLAIN && slot < SLOT_RUN) ? theme.textMuted : theme.text;
+          slot === SLOT_MATCH ? theme.matchText : matches && slot === SLOT_FADED ? theme.fadedText : f === hidden || !model.functions.named[f] || (slot >= PLAIN && slot < SLOT_RUN) ? theme.textMuted : theme.text;
         context.fillText(text, x0 + pad, top + middle);
       }
     }

@@ -6,7 +6,7 @@ import { amount, isCpu } from '../figures.ts';
 import { FlameGraph } from '../flame/view.tsx';
 import { pathOf } from '../flame/model.ts';
 import { zoomTo } from '../flame/navigate.ts';
-import { count, countShort, cpuTime, digits3, share } from '../format.ts';
+import { count, countShort, cpuTime, share } from '../format.ts';
 import { shortName } from '../names.ts';
 import { go, matchers, refreshNow, view } from '../state.ts';
 import { NODES_DETAILED, VIEWS, type View } from '../url.ts';
@@ -24,7 +24,7 @@ function Status() {
   const model = flame.data.value?.model;
   const { type, nodes } = view.value;
   if (!model) return <p class="status muted">asking…</p>;
-  const hz = model.periodNs > 0 ? ` @ ${digits3(1e9 / model.periodNs)} Hz` : '';
+  const hz = model.periodNs > 0 ? ` @ ${Number((1e9 / model.periodNs).toPrecision(3))}\u00a0Hz` : '';
   return (
     <p class="status" aria-live="off">
       <b>{amount(model.total, model, type)}</b>

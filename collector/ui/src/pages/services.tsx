@@ -96,7 +96,7 @@ function Strip({ answer }: { answer: Answer }) {
       <Figure label="Coverage" value={share(coverage.host_ms, whole)} note={whole > 0 ? `of ${coverage.hosts === 1 ? 'the range' : 'hosts × range'} was observed` : undefined} />
       <Figure label="Samples" value={countShort(samples)} />
       <Figure label="Services" value={count(answer.rows.length)} />
-      {disk ? <Figure label="Stored" value={bytes(disk.disk_bytes)} note={`of ${bytes(disk.disk_bytes_max)}`} /> : null}
+      {disk && disk.disk_bytes_max > 0 ? <Figure label="Stored" value={bytes(disk.disk_bytes)} note={`of ${bytes(disk.disk_bytes_max)}`} /> : null}
       <span class="spacer" />
       <Link to={exploreState(null)} class="button primary">
         Explore the whole system
@@ -149,13 +149,13 @@ export function Services() {
                 <thead>
                   <tr>
                     <SortHead column="service" sort={sort.value}>Service</SortHead>
-                    <SortHead column="cores" sort={sort.value} numeric>Cores</SortHead>
-                    <th scope="col">Share</th>
-                    <th scope="col">Cores over time</th>
-                    <SortHead column="samples" sort={sort.value} numeric>Samples</SortHead>
-                    <SortHead column="hosts" sort={sort.value} numeric>Hosts</SortHead>
-                    <SortHead column="containers" sort={sort.value} numeric>Containers</SortHead>
-                    <SortHead column="named_share" sort={sort.value} numeric>Named</SortHead>
+                    <SortHead column="cores" sort={sort.value} class="col-cores" numeric>Cores</SortHead>
+                    <th scope="col" class="col-share">Share</th>
+                    <th scope="col" class="col-trend">Cores over time</th>
+                    <SortHead column="samples" sort={sort.value} class="col-count" numeric>Samples</SortHead>
+                    <SortHead column="hosts" sort={sort.value} class="col-count" numeric>Hosts</SortHead>
+                    <SortHead column="containers" sort={sort.value} class="col-count" numeric>Containers</SortHead>
+                    <SortHead column="named_share" sort={sort.value} class="col-count" numeric>Named</SortHead>
                   </tr>
                 </thead>
                 <tbody>

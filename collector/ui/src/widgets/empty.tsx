@@ -33,7 +33,7 @@ export function FirstRun() {
   return (
     <main class="empty">
       <h1>No profile yet</h1>
-      <p>This collector is ready. Let it see a host: every process, from the kernel up..</p>
+      <p>This collector is ready. Let it see a host: every process, from the kernel up.</p>
       <h2>This host, collector and agent at once</h2>
       <Command text="sudo vesta local" />
       <h2>An agent on a host that reaches this collector</h2>

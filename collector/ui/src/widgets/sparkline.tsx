@@ -1,6 +1,6 @@
 // A small line without axes; the figure beside it says how high it is.
 
-const WIDTH = 120;
+const WIDTH = 180;
 const HEIGHT = 22;
 
 /** `most` is the value at the top; 0 lets the line fill the height. */

@@ -5,7 +5,7 @@ import { useLayoutEffect, useRef } from 'preact/hooks';
 import { flame, functions, hover, matches, pointed, viewTotals, zoomNode } from '../explore.ts';
 import { amountCell, isCpu, type Scale } from '../figures.ts';
 import { share } from '../format.ts';
-import { visible } from '../names.ts';
+import { shortName, visible } from '../names.ts';
 import { groupOf, kindName } from '../palette.ts';
 import { go, view } from '../state.ts';
 import { parseSort, SortHead } from './sort.tsx';
@@ -147,7 +147,7 @@ export function TopTable() {
               <td class="col-name">
                 {wide ? null : <span class={`kind kind-${groupOf(row.kind)}`} title={kindName(row.kind)} />}
                 <button type="button" title={row.module === '' ? row.name : `${row.name}\n${row.module}`} onClick={() => go({ find: view.peek().find === row.name ? '' : row.name, regex: false })}>
-                  {row.name}
+                  {wide ? row.name : shortName(row.name, row.kind)}
                 </button>
               </td>
               {wide ? <td class="col-kind"><span class={`kind kind-${groupOf(row.kind)}`} aria-hidden="true" />{kindName(row.kind)}</td> : null}

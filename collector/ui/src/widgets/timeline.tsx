@@ -5,14 +5,14 @@ import { useLayoutEffect, useRef } from 'preact/hooks';
 import uPlot from 'uplot';
 import type { Series } from '../api.ts';
 import { series, splitBy } from '../explore.ts';
-import { clock, cores, valueText } from '../format.ts';
+import { clock, cores, share, valueText } from '../format.ts';
 import { visible } from '../names.ts';
 import { type CanvasTheme } from '../palette.ts';
 import { FONT_FAMILY } from '../flame/render.ts';
 import { canvasTheme, go, holdRefresh, matchers, setMatchers, view } from '../state.ts';
 import { withMatcher } from '../selector.ts';
 
-const HEIGHT_PX = 128;
+const HEIGHT_PX = 136;
 /** A drag narrower than this is a click: it takes the brush away. */
 const DRAG_MIN_PX = 4;
 
@@ -78,7 +78,7 @@ function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit
   return {
     width,
     height: HEIGHT_PX,
-    padding: [8, 2, 0, 0],
+    padding: [16, 2, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: DRAG_MIN_PX } },
     scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
@@ -186,10 +186,12 @@ export function Timeline() {
   const bands = answer ? bandsOf(answer, by, canvasTheme.value) : [];
   const at = cursor.value;
   const amountOf = (value: number) => (answer?.value_unit === 'cores' ? cores(value) : valueText(value, answer?.unit ?? ''));
-  const mean = (values: readonly number[]) => (values.length === 0 ? 0 : values.reduce((a, b) => a + b, 0) / values.length);
+  const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
+  const whole = sum(bands.map((band) => sum(band.values)));
   const { sel } = view.value;
   return (
     <section class="timeline" aria-label="Time line">
+      {answer ? <span class="timeline-unit muted">{answer.value_unit}</span> : null}
       <div class="timeline-plot" ref={box} />
       <div class="timeline-foot">
         <ul class="series" aria-label={by === '' ? 'Series' : `By ${by}`}>
@@ -203,7 +205,7 @@ export function Timeline() {
               ) : (
                 <span>{band.name}</span>
               )}
-              <span class="muted">{amountOf(at === null ? mean(band.values) : (band.values[at] ?? 0))}</span>
+              <span class="muted">{at === null ? share(sum(band.values), whole) : amountOf(band.values[at] ?? 0)}</span>
             </li>
           ))}
         </ul>
