@@ -6,6 +6,7 @@ import { buildModel, type FlameModel, functionTotals, PathHashes } from './flame
 import { RegexWorker } from './regex.ts';
 import { resource } from './resource.ts';
 import { collectMatches, matchText } from './search.ts';
+import { clockSkew } from './time.ts';
 import { filterError, filterParam, matchers, tick, view } from './state.ts';
 
 /** Rows of the top table that the collector is asked for: more than anyone reads, few enough to send at once. */
@@ -23,7 +24,10 @@ const brushed = computed(() => {
 
 export const meta = resource<Meta>(
   () => ({ path: '/meta', params: {}, turn: tick.value }),
-  (answer) => answer,
+  (answer) => {
+    clockSkew.value = answer.now - Date.now();
+    return answer;
+  },
 );
 
 /** The label that splits the time line: the page's choice is by service, and by executable within one. */

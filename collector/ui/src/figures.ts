@@ -13,13 +13,13 @@ export function isCpu(type: string): boolean {
 
 /** "1.2 cores" or "12 MiB". */
 export function amount(value: number, scale: Scale, type: string): string {
-  if (isCpu(type) && scale.total > 0) return format.cores((value / scale.total) * scale.cores);
+  if (isCpu(type)) return format.cores(scale.total > 0 ? (value / scale.total) * scale.cores : 0);
   return format.valueText(value, scale.unit);
 }
 
 /** As `amount` for a table whose head names the unit. */
 export function amountCell(value: number, scale: Scale, type: string): string {
-  if (isCpu(type) && scale.total > 0) return format.coresCell((value / scale.total) * scale.cores);
+  if (isCpu(type)) return format.coresCell(scale.total > 0 ? (value / scale.total) * scale.cores : 0);
   return format.valueText(value, scale.unit);
 }
 

@@ -67,7 +67,10 @@ class FlameCanvas {
     this.#width = width;
     this.#height = height;
     this.#fitRatio();
-    this.redraw();
+    // At once: an opaque canvas of a new size is black until it is drawn.
+    this.#overlayOnly = false;
+    cancelAnimationFrame(this.#frame);
+    this.#draw(performance.now());
   }
 
   #fitRatio(): void {

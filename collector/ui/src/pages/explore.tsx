@@ -8,7 +8,7 @@ import { pathOf } from '../flame/model.ts';
 import { zoomTo } from '../flame/navigate.ts';
 import { count, countShort, cpuTime, share } from '../format.ts';
 import { shortName } from '../names.ts';
-import { go, matchers, refreshNow, view } from '../state.ts';
+import { filterError, go, matchers, refreshNow, view } from '../state.ts';
 import { NODES_DETAILED, VIEWS, type View } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
 import { QueryBar } from '../widgets/filter.tsx';
@@ -112,6 +112,8 @@ export function Explore() {
     if (types.length > 0 && type === 'cpu' && !types.some((t) => t.id === type)) batch(() => go({ type: types[0]?.id ?? type }, 'replace'));
   });
   if (neverFed.value) return <FirstRun />;
+  // QueryBar says what is wrong with the filter and offers to clear it.
+  if (filterError.value) return <main class="explore"><QueryBar /></main>;
   const error = flame.error.value ?? series.error.value ?? functions.error.value;
   const model = flame.data.value?.model;
   const empty = model !== undefined && model.total === 0 && model.samples === 0;

@@ -126,7 +126,7 @@ export function TopTable() {
       <table aria-rowcount={rows.length + 1} aria-label={zoomNode.value > 0 ? 'Functions in view' : 'Functions'}>
         <thead>
           <tr>
-            <SortHead column="name" sort={sort.value} class="col-name">Function</SortHead>
+            <SortHead column="name" sort={sort.value} class="col-name">{zoomNode.value > 0 ? 'Function, in view' : 'Function'}</SortHead>
             {wide ? <SortHead column="kind" sort={sort.value} class="col-kind">Kind</SortHead> : null}
             {wide ? <SortHead column="module" sort={sort.value} class="col-module">Module</SortHead> : null}
             <SortHead column="self" sort={sort.value} numeric>Self{wide ? `, ${unit}` : ''}</SortHead>

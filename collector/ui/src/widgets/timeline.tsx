@@ -11,6 +11,7 @@ import { type CanvasTheme } from '../palette.ts';
 import { FONT_FAMILY } from '../flame/render.ts';
 import { canvasTheme, go, holdRefresh, matchers, setMatchers, view } from '../state.ts';
 import { withMatcher } from '../selector.ts';
+import { clockSkew, resolveTime } from '../time.ts';
 
 const HEIGHT_PX = 136;
 /** A drag narrower than this is a click: it takes the brush away. */
@@ -68,6 +69,11 @@ function stack(answer: Series, bands: readonly Band[]): uPlot.AlignedData {
   });
   // A step line ends where its last bucket begins: repeat the last value at the bucket's end.
   times.push((answer.t0 + size * answer.step) / 1000);
+  if (size === 0) {
+    // Nothing at all: the axis still shows the range that was asked for.
+    const now = Date.now() + clockSkew.peek();
+    return [[resolveTime(view.peek().from, now) / 1000, resolveTime(view.peek().to, now) / 1000], ...columns.map(() => [0, 0])];
+  }
   for (const column of columns) column.push(column[size - 1] ?? 0);
   return [times, ...columns.reverse()];
 }
@@ -81,7 +87,7 @@ function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit
     padding: [16, 2, 0, 0],
     legend: { show: false },
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: DRAG_MIN_PX } },
-    scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1] } },
+    scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1.15] } },
     axes: [
       { ...axis, size: 22, space: 90, grid: { show: false }, values: (_, splits, __, ___, step) => splits.map((s) => clock(s * 1000, Date.now(), step < 60)) },
       {
