@@ -1,1 +1,23 @@
-//! End-to-end tests: real programs, the real kernel, real sockets, one binary. Modules in reading order.
+//! End-to-end tests: real programs, the real kernel, real sockets, one binary. Modules in reading order:
+//! what the agent sees, how it reaches the collector, what the collector keeps, what a person sees.
+//!
+//! A test that needs root or a tool and has none prints `skipped: <reason>`.
+
+#![expect(clippy::panic, reason = "a test fails by panicking")]
+
+mod on_cpu;
+mod perf;
+mod record;
+mod short_lived;
+
+mod forms;
+mod otel_collector;
+mod otlp_bytes;
+
+mod corpus;
+mod durability;
+mod malformed;
+
+mod browser;
+mod first_minutes;
+mod two_hosts;

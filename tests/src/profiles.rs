@@ -1,5 +1,6 @@
 //! Profiles made by a test, for a collector: small, valid, with a total that is known.
 
+use crate::raw::Raw;
 use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
 use proto::otlp::collector::profiles_service_client::ProfilesServiceClient;
@@ -140,4 +141,28 @@ fn function(name_strindex: i32) -> Function {
 fn text(key: &str, value: &str) -> KeyValue {
     let value = AnyValue { value: Some(Value::StringValue(value.to_owned())) };
     KeyValue { key: key.to_owned(), value: Some(value), ..KeyValue::default() }
+}
+
+/// Sends bytes that need not be a request, as an OTLP/gRPC client would.
+///
+/// # Errors
+/// What the receiver answers.
+///
+/// # Panics
+/// If nobody listens.
+pub fn send_bytes(address: SocketAddr, body: &[u8]) -> Result<i64, tonic::Status> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let body = body.to_vec();
+    runtime.expect("a runtime").block_on(async move {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
+        let channel = endpoint.expect("an address").connect().await.expect("the collector listens");
+        let mut grpc = tonic::client::Grpc::new(channel).max_encoding_message_size(128 << 20);
+        grpc.ready().await.expect("a channel");
+        let path = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
+        let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);
+        let answer = grpc.unary(tonic::Request::new(body), path, Raw).await?.into_inner();
+        let answer = proto::otlp::collector::ExportProfilesServiceResponse::decode(&answer[..])
+            .map_err(|error| tonic::Status::internal(error.to_string()))?;
+        Ok(answer.partial_success.map_or(0, |partial| partial.rejected_profiles))
+    })
 }

@@ -1,13 +1,12 @@
 //! An OTLP/gRPC receiver that keeps every request exactly as it came and decodes nothing: what a test
 //! reads is what the agent wrote.
 
-use prost::bytes::{Buf as _, BufMut as _};
+use crate::raw::Raw;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tonic::body::Body;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{BoxFuture, CompressionEncoding, Service, http};
 use tonic::{Request, Response, Status};
 
@@ -135,44 +134,5 @@ impl tonic::server::UnaryService<Vec<u8>> for Keep {
     fn call(&mut self, request: Request<Vec<u8>>) -> Self::Future {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(request.into_inner());
         Box::pin(async { Ok(Response::new(Vec::new())) })
-    }
-}
-
-/// The codec that leaves messages as they are.
-#[derive(Clone, Copy, Debug, Default)]
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Vec<u8>;
-    type Decode = Vec<u8>;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put_slice(&item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Vec<u8>;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Vec<u8>>, Status> {
-        let length = buffer.remaining();
-        Ok(Some(buffer.copy_to_bytes(length).to_vec()))
     }
 }

@@ -146,7 +146,6 @@ pub fn start_split(program: &Path, seconds: u64, seed: u64) -> Running {
 ///
 /// # Panics
 /// If it does not end within a minute, or prints something else.
-#[must_use]
 pub fn truth(split: Running) -> Truth {
     let text = split.finish(std::time::Duration::from_secs(60));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
