@@ -54,6 +54,8 @@ fn build_programs() -> Result<()> {
         ("CARGO_PROFILE_RELEASE_LTO", "fat".as_ref()),
         ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1".as_ref()),
         ("CARGO_PROFILE_RELEASE_DEBUG", "2".as_ref()),
+        // aya-build turns every line of progress into a warning, and Cargo repeats those at each build.
+        ("CARGO_TERM_QUIET", "true".as_ref()),
     ] {
         // SAFETY: a build script's main function has one thread.
         unsafe { env::set_var(name, value) };

@@ -16,6 +16,9 @@ const SENDER: Sender = Sender { service: "broken", scope: "test" };
 /// Samples of the good request.
 const GOOD: usize = 7;
 
+/// The value of the sample in the layout before 1.10.
+const OLD_VALUE: u8 = 42;
+
 /// What the collector must answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
@@ -94,7 +97,7 @@ fn cases() -> Vec<(&'static str, Vec<u8>, Expected)> {
             Expected::Rejected,
         ),
         ("a time of the year 2200", changed(far_future), Expected::Rejected),
-        ("values of the layout before 1.10", old_layout(), Expected::Rejected),
+        ("samples of two layouts", old_layout(true), Expected::Rejected),
         ("no dictionary", changed(|it| it.dictionary = None), Expected::Rejected),
     ]
 }
@@ -161,12 +164,18 @@ fn head(number: u8, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A sample as protocol 1.8 and 1.9 wrote it: values packed in field 2, attributes in 3, link in 4.
-fn old_layout() -> Vec<u8> {
+/// A sample as protocol 1.8 and 1.9 wrote it: values packed in field 2, attributes in 3, link in 4. Mixed
+/// with one of 1.10, a reader cannot know what is meant.
+fn old_layout(mixed: bool) -> Vec<u8> {
     let mut request = profiles::request(SENDER, [1; 16], 1);
-    profile(&mut request).samples.clear();
+    if mixed {
+        sample(&mut request).attribute_indices = vec![0];
+        sample(&mut request).values = vec![1];
+    } else {
+        profile(&mut request).samples.clear();
+    }
     let mut sample = vec![1 << 3, 1]; // stack_index = 1
-    sample.extend([2 << 3 | 2, 1, 42]); // values = [42]
+    sample.extend([2 << 3 | 2, 1, OLD_VALUE]); // values
     sample.extend([3 << 3 | 2, 1, 0]); // attribute_indices = [0], where 1.10 has a varint
     let old = [head(2, sample.len()), sample].concat();
     // Appended to the profile's own bytes, level by level.
@@ -195,7 +204,8 @@ fn over_http(collector: &Collector, name: &str, body: &[u8], expected: Expected)
     if expected == Expected::Rejected {
         let answer =
             proto::otlp::collector::ExportProfilesServiceResponse::decode(&answer.body[..]);
-        let partial = answer.expect("OTLP").partial_success.expect("partial success");
+        let partial = answer.expect("OTLP").partial_success;
+        let partial = partial.unwrap_or_else(|| panic!("{name} over HTTP was accepted"));
         assert_eq!(partial.rejected_profiles, 1, "{name} over HTTP: {partial:?}");
         assert!(!partial.error_message.is_empty(), "{name} over HTTP says why");
     }
@@ -252,6 +262,17 @@ fn random_bytes(collector: &Collector) {
             tests::http::get(collector.address(), "/healthz").map_err(|it| it.to_string())?;
         if answer.status == 200 { Ok(()) } else { Err(answer.text()) }
     });
+}
+
+/// Senders of protocol 1.8 and 1.9 are understood: read as 1.10, their samples would be silently empty.
+#[test]
+fn the_layout_before_1_10_is_stored() {
+    let collector = Collector::start();
+    let answer = post(&collector, &old_layout(false));
+    assert_eq!((answer.status, answer.body.len()), (200, 0), "{}", answer.text());
+    let query = [("from", "now-1h"), ("to", "now+1m"), ("type", "cpu")];
+    let graph = collector.api("flamegraph", &query);
+    assert_eq!(graph["total"], i64::from(OLD_VALUE) * PERIOD_NS, "{graph}");
 }
 
 /// A value that is nested as deep as is allowed is no reason to refuse.

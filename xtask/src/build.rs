@@ -26,7 +26,7 @@ pub(crate) fn cargo() -> Command {
 /// A cargo that can compile the agent with its BPF programs.
 pub(crate) fn cargo_with_bpf() -> Result<Command> {
     let mut cargo = cargo();
-    setup::bpf_tools()?.apply(&mut cargo)?;
+    setup::bpf_tools()?.apply(&mut cargo);
     cargo.env_remove("VESTA_BPF_OBJECT");
     Ok(cargo)
 }

@@ -14,34 +14,29 @@ const BPF_LINKER: &str = "0.10.3";
 /// Cargo's tests; it works in 1.95, and the sysroot need not be written.
 const SOURCE_ROOT: &str = "__CARGO_TESTS_ONLY_SRC_ROOT";
 
-/// Where the tools are.
+/// Where the sources are, if not in the sysroot. The agent's build script finds the linker in the cache.
 #[derive(Clone, Debug)]
 pub(crate) struct BpfTools {
-    linker_folder: PathBuf,
     rust_source: Option<PathBuf>,
 }
 
 impl BpfTools {
     /// Makes the tools known to a cargo that compiles package `agent`.
-    pub(crate) fn apply(&self, cargo: &mut Command) -> Result<()> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let folders =
-            std::iter::once(self.linker_folder.clone()).chain(std::env::split_paths(&path));
-        cargo.env("PATH", std::env::join_paths(folders).context("PATH")?);
+    pub(crate) fn apply(&self, cargo: &mut Command) {
         if let Some(source) = &self.rust_source {
             cargo.env(SOURCE_ROOT, source);
         }
-        Ok(())
     }
 }
 
 /// Finds or fetches both.
 pub(crate) fn bpf_tools() -> Result<BpfTools> {
-    Ok(BpfTools { linker_folder: bpf_linker()?, rust_source: rust_source()? })
+    bpf_linker()?;
+    Ok(BpfTools { rust_source: rust_source()? })
 }
 
-/// The folder with bpf-linker.
-fn bpf_linker() -> Result<PathBuf> {
+/// The linker in the cache.
+fn bpf_linker() -> Result<()> {
     let folder = cache(&format!("bpf-linker-{BPF_LINKER}"))?;
     if !folder.join("bin/bpf-linker").is_file() {
         say(&format!("building bpf-linker {BPF_LINKER} into {} (once, minutes)", folder.display()));
@@ -55,7 +50,7 @@ fn bpf_linker() -> Result<PathBuf> {
             format!("bpf-linker cannot be had; cure: cargo install --locked bpf-linker --version {BPF_LINKER} --root {}", folder.display())
         })?;
     }
-    Ok(folder.join("bin"))
+    Ok(())
 }
 
 /// The toolchain that builds this project; outside the repository another one could be chosen.
