@@ -118,6 +118,9 @@ pub fn receive(bytes: &[u8], reception: &Reception) -> Result<Received, Undecoda
     if !findings.old_profiles.is_empty() {
         wire::renumber(bytes.to_mut(), &findings.old_profiles)?;
     }
+    if !findings.mixed_ranges.is_empty() {
+        wire::hide_samples(bytes.to_mut(), &findings.mixed_ranges)?;
+    }
     let request = ExportProfilesServiceRequest::decode(&*bytes)?;
     let (batch, rejections) = convert::convert(&request, &findings.mixed_profiles, reception);
     let old_layout = u64::try_from(findings.old_profiles.len()).unwrap_or(u64::MAX);

@@ -44,6 +44,8 @@ pub struct Findings {
     pub old_profiles: Vec<Range<usize>>,
     /// Positions of profiles, in order of the wire, that use both layouts.
     pub mixed_profiles: Vec<usize>,
+    /// Byte ranges of the same profiles.
+    pub mixed_ranges: Vec<Range<usize>>,
 }
 
 /// Messages that the look walks into.
@@ -258,6 +260,7 @@ pub fn look(bytes: &[u8]) -> Result<Findings, WireError> {
         let old = seen.old || (!seen.new && !any_new && (any_old || seen.bare));
         if seen.old && seen.new {
             findings.mixed_profiles.push(at);
+            findings.mixed_ranges.push(range);
         } else if old || seen.old_profile {
             findings.old_profiles.push(range);
         }
@@ -363,6 +366,23 @@ impl SampleShape {
 pub fn renumber(bytes: &mut [u8], old_profiles: &[Range<usize>]) -> Result<(), WireError> {
     for range in old_profiles {
         renumber_profile(bytes, range.clone())?;
+    }
+    Ok(())
+}
+
+/// Hides the samples of profiles that are refused because they mix layouts: a decoder of 1.10 would stop at
+/// the first old one and refuse the whole request.
+///
+/// # Errors
+/// None for ranges that [`look`] found in the same bytes.
+pub fn hide_samples(bytes: &mut [u8], mixed_ranges: &[Range<usize>]) -> Result<(), WireError> {
+    for range in mixed_ranges {
+        let mut at = range.start;
+        while let Some(field) = next_field(bytes, &mut at, range.end)? {
+            if field.number == 2 && field.wire_type == WIRE_BYTES {
+                set_number(bytes, field.tag_at, 15);
+            }
+        }
     }
     Ok(())
 }
