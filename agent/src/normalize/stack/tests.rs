@@ -108,7 +108,7 @@ fn one_marker_for_an_interpreter() {
     check(
         &[libc.clone(), python.clone()],
         &sample(&[], &[0x10010, 0x20010, 0x20020, 0x10020, 0x20030], Outcome::Complete),
-        "f1+10 f2+10 f2+1f [Python] f1+1f f2+2f",
+        "f1+10 f2+f f2+1f [Python] f1+1f f2+2f",
     );
     // A thread of a native library alone runs no Python.
     check(
