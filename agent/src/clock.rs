@@ -19,6 +19,29 @@ pub fn monotonic_now() -> MonotonicNs {
     MonotonicNs(nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)))
 }
 
+/// `CLOCK_BOOTTIME - CLOCK_MONOTONIC`, nanoseconds: the time that the host slept. Start times of
+/// processes count it, kernel records do not.
+#[must_use]
+pub fn asleep_ns() -> u64 {
+    let monotonic = monotonic_now().0;
+    let boot = nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Boottime));
+    boot.saturating_sub(monotonic)
+}
+
+impl MonotonicNs {
+    /// The time `ns` nanoseconds later.
+    #[must_use]
+    pub const fn plus(self, ns: u64) -> Self {
+        Self(self.0.saturating_add(ns))
+    }
+
+    /// Nanoseconds since an `earlier` time, 0 if it is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 impl WallOffset {
     /// Reads both clocks, the monotonic one before and after, and takes the middle.
     #[must_use]

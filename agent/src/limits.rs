@@ -80,6 +80,10 @@ pub const TABLES_READY_MAX: usize = 8;
 /// Time given to the scan of existing processes and the load of their tables before sampling starts,
 /// nanoseconds. What is not done by then is done on demand.
 pub const START_SCAN_NS_MAX: u64 = 15_000_000_000;
+/// Processes read at the start between two looks at the lifecycle records: their buffers are small.
+pub const SCAN_PROCESSES_PER_POLL: usize = 16;
+/// Distinct thread names kept: a host has tens of thousands of threads and hundreds of names.
+pub const THREAD_NAMES_MAX: usize = 16_384;
 /// Shortest time between two reads of `/proc/PID/maps` of one process, nanoseconds; it doubles while
 /// reads bring nothing new.
 pub const MAPS_READ_INTERVAL_NS_MIN: u64 = 20_000_000;

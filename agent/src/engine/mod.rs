@@ -2,9 +2,24 @@
 //! things; what a record means is decided by `process` and `normalize`, what becomes of a window by the
 //! [`WindowSink`].
 
+mod control;
+mod kernel_side;
+mod preload;
+mod sampling;
+#[cfg(test)]
+mod tests;
+
+pub use control::Control;
+pub use kernel_side::Sampling;
+pub use sampling::{Engine, EngineCounts};
+
 use crate::address::{FileId, Pid};
 use crate::aggregate::Window;
+use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
+use crate::elf::{ForeignFiles, LocalFiles};
+use crate::kernel::KernelFacts;
+use crate::process::host::{Host, ProcFs};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,6 +40,12 @@ pub struct EngineOptions {
     pub proc_root: PathBuf,
     /// Run on a kernel that is known to lock up (see [`crate::kernel`]).
     pub ignore_kernel_defects: bool,
+    /// Form of the programs.
+    pub form: crate::bpf::FormChoice,
+    /// The programs write diagnostics to the log.
+    pub bpf_log: bool,
+    /// Executables whose tables, and those of their libraries, are loaded before sampling begins.
+    pub preload: Vec<PathBuf>,
 }
 
 impl Default for EngineOptions {
@@ -36,6 +57,9 @@ impl Default for EngineOptions {
             window: Duration::from_secs(5),
             proc_root: PathBuf::from("/proc"),
             ignore_kernel_defects: false,
+            form: crate::bpf::FormChoice::default(),
+            bpf_log: false,
+            preload: Vec::new(),
         }
     }
 }
@@ -69,4 +93,50 @@ pub struct SealedWindow {
 pub trait WindowSink {
     /// Takes a window, empty ones too: they say that the host was watched.
     fn window(&mut self, sealed: SealedWindow, files: &Arc<dyn OpenFiles>);
+}
+
+/// Why the engine did not start, or ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// This kernel is not sampled.
+    #[error(transparent)]
+    Kernel(#[from] crate::kernel::Refusal),
+    /// The kernel side failed.
+    #[error(transparent)]
+    Bpf(#[from] crate::bpf::BpfError),
+    /// The host's processes cannot be listed.
+    #[error("cannot list processes in {path}: {source}")]
+    Processes {
+        /// Where procfs was expected.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The host refused a thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+/// Samples until `control` says stop or the duration is over; every window goes to `sink`. Everything is
+/// detached when it returns.
+///
+/// # Errors
+/// See [`EngineError`].
+pub fn run(
+    options: &EngineOptions,
+    sink: &mut dyn WindowSink,
+    control: &Control,
+) -> Result<(), EngineError> {
+    KernelFacts::read(&options.proc_root).check(options.ignore_kernel_defects)?;
+    let (sampler, tables) = Sampler::load(&bpf::Options {
+        frequency_hz: options.frequency_hz,
+        form: options.form,
+        bpf_log: options.bpf_log,
+        ..bpf::Options::default()
+    })?;
+    let host: Arc<dyn Host> = Arc::new(ProcFs::new(options.proc_root.clone()));
+    let foreign: Arc<dyn ForeignFiles> = Arc::new(LocalFiles::new());
+    let mut engine = Engine::new(options, host, &foreign, Box::new(sampler), Box::new(tables))?;
+    engine.load_existing(control)?;
+    engine.run(sink, control)
 }

@@ -1,0 +1,91 @@
+//! What the engine needs of the kernel side, as traits: the loop is tested with others.
+
+use crate::address::{Generation, Pid};
+use crate::bpf::{BpfError, Record, Sampler, Statistics, TableId, Tables, WalkMapping};
+use crate::process::publish::{WalkTableError, WalkTables};
+use crate::unwind::RowTable;
+use std::time::Duration;
+
+/// A source of records in the order of their times.
+pub trait Sampling {
+    /// Starts the clocks.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn start(&mut self) -> Result<(), BpfError>;
+
+    /// Stops the clocks.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn stop(&mut self) -> Result<(), BpfError>;
+
+    /// Waits until the kernel wakes the reader or `timeout` is over, then hands out what is complete.
+    ///
+    /// # Errors
+    /// If waiting fails.
+    fn poll(&mut self, timeout: Duration, each: &mut dyn FnMut(Record)) -> Result<(), BpfError>;
+
+    /// Hands out everything that was written so far.
+    fn flush(&mut self, each: &mut dyn FnMut(Record));
+
+    /// What was counted so far.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn statistics(&self) -> Result<Statistics, BpfError>;
+}
+
+impl Sampling for Sampler {
+    fn start(&mut self) -> Result<(), BpfError> {
+        Self::start(self)
+    }
+
+    fn stop(&mut self) -> Result<(), BpfError> {
+        Self::stop(self)
+    }
+
+    fn poll(&mut self, timeout: Duration, each: &mut dyn FnMut(Record)) -> Result<(), BpfError> {
+        Self::poll(self, timeout, &mut |record| each(record)).map(drop)
+    }
+
+    fn flush(&mut self, each: &mut dyn FnMut(Record)) {
+        Self::flush(self, &mut |record| each(record));
+    }
+
+    fn statistics(&self) -> Result<Statistics, BpfError> {
+        Self::statistics(self)
+    }
+}
+
+impl From<BpfError> for WalkTableError {
+    fn from(error: BpfError) -> Self {
+        match error {
+            BpfError::Full { .. } => Self::Full(error.to_string()),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+impl WalkTables for Tables {
+    fn insert(&mut self, rows: &RowTable) -> Result<TableId, WalkTableError> {
+        Ok(Self::insert(self, rows)?)
+    }
+
+    fn remove(&mut self, id: TableId) {
+        Self::remove(self, id);
+    }
+
+    fn set_process(
+        &mut self,
+        pid: Pid,
+        generation: Generation,
+        mappings: &[WalkMapping],
+    ) -> Result<usize, WalkTableError> {
+        Ok(Self::set_process(self, pid, generation, mappings)?)
+    }
+
+    fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
+        Ok(Self::remove_process(self, pid)?)
+    }
+}

@@ -1,0 +1,321 @@
+//! The loop itself: existing processes first, then records as they come, a window every few seconds.
+
+use super::kernel_side::Sampling;
+use super::{
+    Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
+};
+use crate::aggregate::Window;
+use crate::bpf::{RawSample, Record, Statistics};
+use crate::clock::{MonotonicNs, WallOffset, asleep_ns, monotonic_now};
+use crate::elf::ForeignFiles;
+use crate::limits::{
+    ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL, START_SCAN_NS_MAX,
+    THREAD_NAMES_MAX,
+};
+use crate::normalize::{self, NormalizedSample};
+use crate::process::compile::Compilers;
+use crate::process::files::{FileCounts, Files};
+use crate::process::host::Host;
+use crate::process::publish::{PublishCounts, Publisher, WalkTables};
+use crate::process::table::{ProcessCounts, ProcessTable};
+use hashbrown::HashSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What happened so far, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounts {
+    /// Processes.
+    pub processes: ProcessCounts,
+    /// Foreign files.
+    pub files: FileCounts,
+    /// Tables in the kernel side.
+    pub tables: PublishCounts,
+    /// Samples of processes that were not asked for.
+    pub filtered: u64,
+    /// Samples received.
+    pub received: u64,
+}
+
+/// One running engine.
+pub struct Engine {
+    options: EngineOptions,
+    host: Arc<dyn Host>,
+    files: Arc<Files>,
+    sampler: Box<dyn Sampling>,
+    tables: Box<dyn WalkTables>,
+    publisher: Publisher,
+    intake: Intake,
+    before: Statistics,
+    window_end: MonotonicNs,
+}
+
+/// Where records go: apart from the sampler that hands them out.
+struct Intake {
+    processes: ProcessTable,
+    window: Window,
+    thread_names: HashSet<Arc<str>>,
+    /// The account of the open window, as far as it is counted here.
+    ledger: Ledger,
+    received: u64,
+    filtered: u64,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine over this host and kernel side.
+    ///
+    /// # Errors
+    /// When the host refuses a thread.
+    pub fn new(
+        options: &EngineOptions,
+        host: Arc<dyn Host>,
+        foreign: &Arc<dyn ForeignFiles>,
+        sampler: Box<dyn Sampling>,
+        tables: Box<dyn WalkTables>,
+    ) -> Result<Self, EngineError> {
+        let files = Arc::new(Files::new(Arc::clone(&host), Arc::clone(foreign)));
+        let open_files: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
+        let compilers = Compilers::start(foreign, &open_files).map_err(EngineError::Thread)?;
+        let processes =
+            ProcessTable::new(Arc::clone(&host), Arc::clone(&files), asleep_ns(), &options.pids);
+        let now = monotonic_now();
+        Ok(Self {
+            intake: Intake {
+                processes,
+                window: Window::new(now, period_ns(options)),
+                thread_names: HashSet::new(),
+                ledger: Ledger::default(),
+                received: 0,
+                filtered: 0,
+            },
+            options: options.clone(),
+            host,
+            files,
+            sampler,
+            tables,
+            publisher: Publisher::new(compilers),
+            before: Statistics::default(),
+            window_end: now,
+        })
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> EngineCounts {
+        EngineCounts {
+            processes: self.intake.processes.counts(),
+            files: self.files.counts(),
+            tables: self.publisher.counts(),
+            filtered: self.intake.filtered,
+            received: self.intake.received,
+        }
+    }
+
+    /// Reads the processes that exist and loads their tables, so that their first sample is whole
+    /// already. What is not done within the budget of time is done on demand.
+    ///
+    /// # Errors
+    /// When processes cannot be listed or the kernel side fails.
+    pub fn load_existing(&mut self, control: &Control) -> Result<(), EngineError> {
+        let begin = monotonic_now();
+        let over = || monotonic_now().since(begin) > START_SCAN_NS_MAX || control.is_stopping();
+        let pids = self.intake.processes.existing().map_err(|source| EngineError::Processes {
+            path: self.options.proc_root.clone(),
+            source,
+        })?;
+        tracing::info!(processes = pids.len(), "reading the processes that exist");
+        for (at, pid) in pids.iter().enumerate() {
+            if over() {
+                tracing::warn!(left = pids.len() - at, "the rest is read on demand");
+                break;
+            }
+            self.intake.processes.scan(*pid);
+            if let Some(set) = self.intake.processes.mappings(*pid) {
+                self.publisher.ask_for_tables(&set, *pid);
+            }
+            // Lifecycle records come in meanwhile; their buffers are small.
+            if at % SCAN_PROCESSES_PER_POLL == 0 {
+                self.poll(Duration::ZERO)?;
+            }
+        }
+        for file in preload::files(&self.options.preload, self.host.as_ref(), &self.files) {
+            self.publisher.preload(&file);
+        }
+        let asked = self.publisher.outstanding();
+        let mut told = monotonic_now();
+        while self.publisher.outstanding() > 0 && !over() {
+            let wait = Duration::from_millis(POLL_MS);
+            self.publisher.wait(wait, &mut self.intake.processes, self.tables.as_mut());
+            self.poll(Duration::ZERO)?;
+            if monotonic_now().since(told) > 1_000_000_000 {
+                told = monotonic_now();
+                let left = self.publisher.outstanding();
+                tracing::info!(
+                    done = asked.saturating_sub(left),
+                    of = asked,
+                    "making unwind tables"
+                );
+            }
+        }
+        for pid in pids {
+            self.intake.processes.mark_dirty(pid);
+        }
+        self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
+        let counts = self.publisher.counts();
+        tracing::info!(
+            tables = counts.tables,
+            rows = counts.rows,
+            taken_ms = monotonic_now().since(begin) / 1_000_000,
+            "processes are known"
+        );
+        Ok(())
+    }
+
+    /// Samples until told to stop.
+    ///
+    /// # Errors
+    /// When the kernel side fails.
+    pub fn run(&mut self, sink: &mut dyn WindowSink, control: &Control) -> Result<(), EngineError> {
+        self.before = self.sampler.statistics()?;
+        self.sampler.start()?;
+        let begin = monotonic_now();
+        self.open_window(begin);
+        control.set_sampling();
+        let end = self.options.duration.map(|duration| begin.plus(nanoseconds(duration)));
+        loop {
+            let now = monotonic_now();
+            if control.is_stopping() || end.is_some_and(|end| now >= end) {
+                break;
+            }
+            let busy = self.publisher.outstanding() > 0;
+            let poll_ns = if busy { POLL_BUSY_MS } else { POLL_MS } * 1_000_000;
+            let until = end.map_or(u64::MAX, |end| end.since(now));
+            let seal_at = self.window_end.plus(ORDER_SLACK_NS);
+            let wait_ns = poll_ns.min(until).min(seal_at.since(now).max(1_000_000));
+            self.poll(Duration::from_nanos(wait_ns))?;
+            self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
+            self.intake.processes.tidy(monotonic_now());
+            // The poll began after the end: all records of the window have been handed out.
+            if now >= seal_at {
+                self.seal(self.window_end, sink)?;
+            }
+        }
+        self.sampler.stop()?;
+        let Self { sampler, intake, .. } = self;
+        sampler.flush(&mut |record| intake.take(record));
+        self.seal(monotonic_now(), sink)
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Result<(), EngineError> {
+        let Self { sampler, intake, .. } = self;
+        sampler.poll(timeout, &mut |record| intake.take(record))?;
+        Ok(())
+    }
+
+    fn open_window(&mut self, start: MonotonicNs) {
+        self.window_end = start.plus(nanoseconds(self.options.window));
+        self.intake.window = Window::new(start, period_ns(&self.options));
+        self.intake.ledger = Ledger::default();
+    }
+
+    /// Closes the window in front of `end` and opens the next one.
+    fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
+        let now = self.sampler.statistics()?;
+        let before = std::mem::replace(&mut self.before, now);
+        let ledger = closed(std::mem::take(&mut self.intake.ledger), &before, &self.before);
+        let period_ns = period_ns(&self.options);
+        let next = Window::new(end, period_ns);
+        let window = std::mem::replace(&mut self.intake.window, next);
+        let sealed = SealedWindow { window, end, wall: WallOffset::read(), period_ns, ledger };
+        let files: Arc<dyn OpenFiles> = Arc::clone(&self.files) as _;
+        sink.window(sealed, &files);
+        self.open_window(end);
+        self.files.tidy();
+        self.publisher.tidy(self.tables.as_mut());
+        Ok(())
+    }
+}
+
+impl Intake {
+    fn take(&mut self, record: Record) {
+        match record {
+            Record::Sample(sample) => self.sample(&sample),
+            Record::UnknownMapping { pid, address, time } => {
+                self.processes.unknown(pid, address, time);
+            }
+            Record::Process(event) => self.processes.apply(event),
+        }
+    }
+
+    fn sample(&mut self, sample: &RawSample) {
+        if !self.processes.is_tracked(sample.pid) {
+            self.ledger.filtered += 1;
+            self.filtered += 1;
+            return;
+        }
+        self.ledger.received += 1;
+        if let Some(sum) = self.ledger.outcomes.get_mut(usize::from(sample.outcome as u16)) {
+            *sum += 1;
+        }
+        self.received += 1;
+        let attribution = self.processes.attribute(sample);
+        let frames = normalize::frames(sample, attribution.mappings.as_deref());
+        let thread_name = self.thread_name(&sample.comm);
+        self.window.add(&NormalizedSample {
+            process: attribution.process,
+            tid: sample.tid,
+            thread_name,
+            cpu: sample.cpu,
+            time: sample.time,
+            frames,
+        });
+    }
+
+    /// Equal names are one string: there are few, and every sample has one.
+    fn thread_name(&mut self, comm: &[u8]) -> Arc<str> {
+        let name = String::from_utf8_lossy(comm);
+        if let Some(known) = self.thread_names.get(name.as_ref()) {
+            return Arc::clone(known);
+        }
+        if self.thread_names.len() >= THREAD_NAMES_MAX {
+            self.thread_names.clear();
+        }
+        let name: Arc<str> = name.into();
+        self.thread_names.insert(Arc::clone(&name));
+        name
+    }
+}
+
+/// The account of a window: what the programs counted between two readings, and what was counted here.
+/// Samples of processes that were not asked for are filtered in user space, so that the first sample of
+/// a new child is never missed; in the account they stand where the programs would have put them.
+fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics) -> Ledger {
+    let (old, new) = (before.total(), now.total());
+    let filtered_here = ledger.filtered;
+    ledger.cpus = u64::try_from(now.cpus.len()).unwrap_or(u64::MAX);
+    ledger.ticks_expected = new.ticks_expected.saturating_sub(old.ticks_expected);
+    let (old, new) = (&old.counters, &new.counters);
+    ledger.runs = new.runs.saturating_sub(old.runs);
+    ledger.idle = new.idle.saturating_sub(old.idle);
+    ledger.filtered = new.filtered.saturating_sub(old.filtered).saturating_add(filtered_here);
+    ledger.shipped = new.shipped.saturating_sub(old.shipped).saturating_sub(filtered_here);
+    ledger.lost_in_ring = new.lost.saturating_sub(old.lost);
+    ledger.dropped = now.malformed.saturating_sub(before.malformed);
+    ledger.program_run_ns = new.run_ns.saturating_sub(old.run_ns);
+    ledger
+}
+
+fn period_ns(options: &EngineOptions) -> u64 {
+    1_000_000_000 / u64::from(options.frequency_hz.max(1))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
