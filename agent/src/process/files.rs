@@ -31,10 +31,10 @@ pub enum Backing {
 /// A mapping whose file is asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Who maps it.
-    pub task: Task,
-    /// Who may see the same files, if `task` is gone: the process that made it.
-    pub relative: Option<Task>,
+    /// Who maps it, `None` if it does no longer.
+    pub task: Option<Task>,
+    /// Who may see the same files, if it is gone: the process that made it, the host's first one.
+    pub relatives: [Task; 2],
     /// Where and which.
     pub mapping: &'a MapsEntry,
     /// Build id that the kernel reported with the mapping.
@@ -120,7 +120,7 @@ impl Files {
     /// facts.
     pub fn behind(&self, wanted: Wanted<'_>) -> Backing {
         match wanted.mapping.path.as_slice() {
-            b"[vdso]" => self.vdso(wanted.task, wanted.mapping),
+            b"[vdso]" => self.vdso(wanted),
             [b'/', ..] => self.file(wanted),
             _ => Backing::Anonymous,
         }
@@ -149,13 +149,23 @@ impl Files {
     }
 
     fn file(&self, wanted: Wanted<'_>) -> Backing {
-        match self.host.open(wanted.task, wanted.mapping) {
+        let Some(task) = wanted.task else { return self.gone(wanted) };
+        let backing = match self.host.open(task, wanted.mapping) {
             Ok(opened) => {
-                let place = Some((wanted.task, wanted.mapping));
+                let place = Some((task, wanted.mapping));
                 self.opened(opened, place, wanted.build_id, &wanted.mapping.path)
             }
-            Err(OpenError::NotRegular) => Backing::Anonymous,
-            Err(OpenError::TooLarge { .. } | OpenError::Io(_)) => self.gone(wanted),
+            Err(OpenError::NotRegular) => return Backing::Anonymous,
+            Err(OpenError::TooLarge { .. } | OpenError::Io(_)) => return self.gone(wanted),
+        };
+        // The process may have executed another program since, whose mappings lie in the same place.
+        match (&backing, wanted.build_id) {
+            (Backing::File(file), Some(reported))
+                if carried(file).is_some_and(|carried| carried != reported) =>
+            {
+                self.gone(wanted)
+            }
+            _ => backing,
         }
     }
 
@@ -208,12 +218,11 @@ impl Files {
             if let Some(backing) = self.state().with_build_id(build_id) {
                 return backing;
             }
-            let opened = wanted.relative.map(|relative| self.host.open_path(relative, path));
-            if let Some(Ok(opened)) = opened {
+            for relative in wanted.relatives {
+                let Ok(opened) = self.host.open_path(relative, path) else { continue };
                 let backing = self.opened(opened, None, Some(build_id), path);
                 if let Backing::File(file) = &backing
-                    && file.facts.as_ref().and_then(|facts| facts.gnu_build_id.as_ref())
-                        == Some(build_id)
+                    && carried(file) == Some(build_id)
                 {
                     return backing;
                 }
@@ -238,7 +247,8 @@ impl Files {
 
     /// The vDSO is the same for all processes of one kind: it is read once for each size and kept in
     /// memory that looks like a file.
-    fn vdso(&self, task: Task, mapping: &MapsEntry) -> Backing {
+    fn vdso(&self, wanted: Wanted<'_>) -> Backing {
+        let Wanted { mapping, .. } = wanted;
         let length = mapping.end.0.saturating_sub(mapping.start.0);
         let known = |state: &State| {
             state
@@ -250,6 +260,7 @@ impl Files {
         if let Some(backing) = known(&self.state()) {
             return backing;
         }
+        let Some(task) = wanted.task else { return Backing::Anonymous };
         let opened = self.host.vdso(task, mapping.start, mapping.end).and_then(|bytes| {
             let descriptor = rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC)?;
             let mut file = std::fs::File::from(descriptor);
@@ -425,6 +436,11 @@ impl State {
 /// The path without the kernel's remark that the name is gone: the contents are the same.
 fn shown_path(path: &[u8]) -> String {
     String::from_utf8_lossy(path.strip_suffix(b" (deleted)").unwrap_or(path)).into_owned()
+}
+
+/// The build id that a file carries.
+fn carried(file: &MappedFile) -> Option<&BuildId> {
+    file.facts.as_ref()?.gnu_build_id.as_ref()
 }
 
 fn count(length: usize) -> u64 {

@@ -7,7 +7,7 @@ use super::maps::MapsEntry;
 use crate::address::{Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{
-    GENERATIONS_PER_IMAGE_MAX, IMAGES_PER_INSTANCE_MAX, MAPPINGS_PER_PROCESS_MAX,
+    EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, IMAGES_PER_INSTANCE_MAX, MAPPINGS_PER_PROCESS_MAX,
     MAPS_READ_INTERVAL_NS_MIN,
 };
 use crate::normalize::ProcessIdentity;
@@ -38,6 +38,8 @@ pub(super) struct Image {
     pub(super) since: MonotonicNs,
     /// Name of the main thread.
     pub(super) comm: String,
+    /// No record told of it yet.
+    pub(super) inferred: bool,
     /// Path of the executable, once known.
     pub(super) executable: Option<String>,
     /// Mappings that were looked at.
@@ -116,8 +118,27 @@ impl Instance {
         self.images.partition_point(|image| image.since <= time).saturating_sub(1)
     }
 
-    /// The program was replaced at `time`. What `/proc` said after that time was of the new one already.
+    /// The kernel says that the program was replaced at `time`. What `/proc` said after that time was of
+    /// the new one already.
     pub(super) fn executed(&mut self, time: MonotonicNs, comm: String) {
+        let image = self.image();
+        if image.inferred && time <= image.since {
+            image.inferred = false;
+            image.since = time;
+            image.comm = comm;
+            return;
+        }
+        self.replace(time, comm);
+    }
+
+    /// `/proc` says that another program runs, and the record of it is still on its way, or lost.
+    pub(super) fn found_executed(&mut self, time: MonotonicNs) {
+        let comm = self.image().comm.clone();
+        self.replace(time, comm);
+        self.image().inferred = true;
+    }
+
+    fn replace(&mut self, time: MonotonicNs, comm: String) {
         self.ended = None;
         self.threads = Some(1);
         self.leader_ended = false;
@@ -130,12 +151,12 @@ impl Instance {
         if old.read_at > time {
             new.set = Arc::clone(&old.set);
             new.read_at = old.read_at;
-            new.executable = old.executable.take();
+            new.executable = old.executable.clone();
             let at = old.published.partition_point(|published| published.at < time);
             new.published = old.published.split_off(at);
         }
-        old.reported = Vec::new();
         self.images.push(new);
+        self.forget_before(MonotonicNs(time.0.saturating_sub(EXIT_GRACE_NS)));
         if self.images.len() > IMAGES_PER_INSTANCE_MAX {
             self.images.remove(0);
         }
@@ -158,6 +179,7 @@ impl Image {
         Self {
             since: time,
             comm: self.comm.clone(),
+            inferred: false,
             executable: self.executable.clone(),
             set: Arc::clone(&self.set),
             reported: self.reported.clone(),

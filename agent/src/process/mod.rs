@@ -4,6 +4,8 @@
 
 pub mod cgroup;
 pub mod compile;
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod files;
 pub mod host;
 mod identity;

@@ -188,7 +188,13 @@ impl ProcessTable {
 
     /// Whose mappings are to be published; each is asked about once.
     pub fn take_dirty(&mut self) -> Vec<Pid> {
-        std::mem::take(&mut self.dirty)
+        let dirty = std::mem::take(&mut self.dirty);
+        for pid in &dirty {
+            for instance in self.instances.get_mut(pid).into_iter().flatten() {
+                instance.dirty = false;
+            }
+        }
+        dirty
     }
 
     /// Which processes ended and are to be taken out of the kernel side.
@@ -198,7 +204,7 @@ impl ProcessTable {
 
     /// The mappings of a process as they are now, looked at. `None` if it has ended meanwhile.
     pub fn mappings(&mut self, pid: Pid) -> Option<Arc<MappingSet>> {
-        self.live(pid)?.dirty = false;
+        self.live(pid)?;
         let last = self.instances.get(&pid)?.len().checked_sub(1)?;
         let program = self.instances.get(&pid)?.get(last)?.images.len() - 1;
         self.take_in(pid, last, program);
@@ -550,18 +556,23 @@ impl ProcessTable {
             return;
         }
         let task = Task { pid, tid: instance.living };
-        let relative = Task { pid: instance.parent, tid: Tid(instance.parent.0) };
+        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
         let maps = self.host.maps(task);
         self.counts.maps_read += 1;
         let Ok(maps) = maps else { return };
         self.counts.mappings_left_out += maps.left_out;
         let mappings = maps.entries.iter().map(|entry| {
-            let wanted = Wanted { task, relative: Some(relative), mapping: entry, build_id: None };
+            let wanted = Wanted { task: Some(task), relatives, mapping: entry, build_id: None };
             Mapping::new(entry.start, entry.end, entry.file_offset, self.files.behind(wanted))
         });
         let set = Arc::new(MappingSet::new(mappings));
         let executable = self.host.executable(task).ok();
+        let executable = executable.map(|path| String::from_utf8_lossy(&path).into_owned());
         let Some(instance) = self.live(pid) else { return };
+        let known = &instance.image().executable;
+        if executable.is_some() && known.is_some() && executable != *known {
+            instance.found_executed(now);
+        }
         let helped = address.is_none_or(|address| set.mapping(address).is_some());
         instance.read_interval_ns = if helped {
             MAPS_READ_INTERVAL_NS_MIN
@@ -573,9 +584,7 @@ impl ProcessTable {
         image.set = set;
         image.read_at = now;
         image.reported.clear();
-        if let Some(path) = executable {
-            image.executable.get_or_insert_with(|| String::from_utf8_lossy(&path).into_owned());
-        }
+        image.executable = executable.or(image.executable.take());
     }
 
     /// After lost records: the process may have executed, mapped, or be new.
@@ -587,17 +596,7 @@ impl ProcessTable {
         if instance.kernel_thread {
             return;
         }
-        let task = Task { pid, tid: instance.living };
         instance.read_after = MonotonicNs(0);
-        let path = self.host.executable(task).ok();
-        let path = path.map(|path| String::from_utf8_lossy(&path).into_owned());
-        let Some(instance) = self.live(pid) else { return };
-        let image = instance.image();
-        if path.is_some() && image.executable.is_some() && path != image.executable {
-            let comm = image.comm.clone();
-            instance.executed(now, comm);
-            instance.threads = None;
-        }
         self.read_maps(pid, None);
         self.mark_dirty(pid);
     }
@@ -608,13 +607,15 @@ impl ProcessTable {
         let Some(instance) = self.instances.get_mut(&pid).and_then(|all| all.get_mut(index)) else {
             return;
         };
-        let task = Task { pid, tid: instance.living };
-        let parent = Task { pid: instance.parent, tid: Tid(instance.parent.0) };
+        // The pid's ranges are those of the program that runs now.
+        let current = instance.ended.is_none() && program + 1 == instance.images.len();
+        let task = current.then_some(Task { pid, tid: instance.living });
+        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
         let Some(image) = instance.images.get_mut(program) else { return };
         image.take_in(|reported| {
             files.behind(Wanted {
                 task,
-                relative: Some(parent),
+                relatives,
                 mapping: &reported.entry,
                 build_id: reported.build_id.as_ref(),
             })
@@ -642,6 +643,10 @@ impl ProcessTable {
         image.identity = Some(Arc::clone(&identity));
         identity
     }
+}
+
+const fn main_thread(pid: Pid) -> Task {
+    Task { pid, tid: Tid(pid.0) }
 }
 
 #[cfg(test)]

@@ -1,0 +1,178 @@
+//! A host of made-up processes, for tests: what is not there is gone.
+
+use super::cgroup::CgroupIdentity;
+use super::host::{FileIdentity, Host, OpenError, OpenedFile, ProcessStatus, Task};
+use super::maps::{Maps, MapsEntry};
+use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid};
+use crate::elf::{
+    ExecutableSegment, FileFacts, ForeignFileError, ForeignFiles, Runtime, SourceLine,
+};
+use crate::unwind::RowTable;
+use agent_ebpf::{RuleKind, UnwindRule};
+use hashbrown::HashMap;
+use proto::BuildId;
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::sync::{Mutex, MutexGuard};
+
+/// One made-up process.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeProcess {
+    pub(crate) status: ProcessStatus,
+    pub(crate) executable: String,
+    /// Start and path; every mapping has one page, from offset 0.
+    pub(crate) mappings: Vec<(u64, String)>,
+    pub(crate) service: Option<String>,
+    pub(crate) cgroup: String,
+}
+
+/// The host. Every path that begins with `/` is a file whose content is its path.
+#[derive(Debug, Default)]
+pub(crate) struct FakeHost {
+    processes: Mutex<HashMap<Pid, FakeProcess>>,
+}
+
+/// Bytes of a made-up mapping.
+pub(crate) const FAKE_BYTES: u64 = 0x1000;
+
+impl FakeProcess {
+    pub(crate) fn new(start_time_ns: u64, executable: &str, mappings: &[(u64, &str)]) -> Self {
+        Self {
+            status: ProcessStatus {
+                parent: Pid(1),
+                start_time_ns,
+                comm: "comm".into(),
+                kernel_thread: false,
+                threads: 1,
+                zombie: false,
+            },
+            executable: executable.into(),
+            mappings: mappings.iter().map(|&(start, path)| (start, path.into())).collect(),
+            service: None,
+            cgroup: String::new(),
+        }
+    }
+}
+
+impl FakeHost {
+    pub(crate) fn processes(&self) -> MutexGuard<'_, HashMap<Pid, FakeProcess>> {
+        self.processes.lock().unwrap()
+    }
+
+    fn of<T>(&self, pid: Pid, read: impl Fn(&FakeProcess) -> T) -> io::Result<T> {
+        self.processes().get(&pid).map(read).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// The build id that a made-up file carries.
+pub(crate) fn fake_build_id(path: &str) -> BuildId {
+    BuildId::new(path.as_bytes()).unwrap()
+}
+
+fn opened(path: &[u8]) -> Result<OpenedFile, OpenError> {
+    let descriptor = rustix::fs::memfd_create("fake", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let mut file = std::fs::File::from(descriptor);
+    file.write_all(path).unwrap();
+    let inode = path.iter().fold(7, |sum: u64, &byte| sum.wrapping_mul(31) + u64::from(byte));
+    let identity = FileIdentity { device: 1, inode, size: path.len() as u64, modified_ns: 0 };
+    Ok(OpenedFile { descriptor: file.into(), identity })
+}
+
+impl Host for FakeHost {
+    fn pids(&self) -> io::Result<Vec<Pid>> {
+        Ok(self.processes().keys().copied().collect())
+    }
+
+    fn status(&self, pid: Pid) -> io::Result<ProcessStatus> {
+        self.of(pid, |process| process.status.clone())
+    }
+
+    fn executable(&self, task: Task) -> io::Result<Vec<u8>> {
+        self.of(task.pid, |process| process.executable.clone().into_bytes())
+    }
+
+    fn maps(&self, task: Task) -> io::Result<Maps> {
+        let entry = |(start, path): &(u64, String)| MapsEntry {
+            start: AbsAddr(*start),
+            end: AbsAddr(start + FAKE_BYTES),
+            file_offset: FileOffset(0),
+            inode: 1,
+            path: path.clone().into_bytes(),
+        };
+        self.of(task.pid, |process| Maps {
+            entries: process.mappings.iter().map(entry).collect(),
+            left_out: 0,
+        })
+    }
+
+    fn cgroup(&self, pid: Pid) -> io::Result<CgroupIdentity> {
+        self.of(pid, |process| CgroupIdentity::parse(&process.cgroup))
+    }
+
+    fn service_name(&self, task: Task) -> io::Result<Option<String>> {
+        self.of(task.pid, |process| process.service.clone())
+    }
+
+    fn open(&self, task: Task, mapping: &MapsEntry) -> Result<OpenedFile, OpenError> {
+        self.open_path(task, &mapping.path)
+    }
+
+    fn open_path(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {
+        self.of(task.pid, |_| ())?;
+        opened(path)
+    }
+
+    fn vdso(&self, task: Task, _start: AbsAddr, _end: AbsAddr) -> io::Result<Vec<u8>> {
+        self.of(task.pid, |_| b"vdso".to_vec())
+    }
+}
+
+/// Understands made-up files: one executable segment of one page at ELF address 0, two rows; a path
+/// that holds `text` is no executable, one that holds `python` is an interpreter.
+#[derive(Debug, Default)]
+pub(crate) struct FakeFiles;
+
+impl FakeFiles {
+    fn path(file: &OwnedFd) -> String {
+        let file = std::fs::File::from(file.try_clone().unwrap());
+        let mut bytes = [0; 256];
+        let length = file.read_at(&mut bytes, 0).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+}
+
+impl ForeignFiles for FakeFiles {
+    fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
+        let path = Self::path(file);
+        if path.contains("text") {
+            return Err(ForeignFileError::Malformed { what: "file", detail: path });
+        }
+        let segment =
+            ExecutableSegment { address: ElfAddr(0), file_offset: FileOffset(0), size: FAKE_BYTES };
+        let runtime = if path.contains("python") { Runtime::Python } else { Runtime::Native };
+        Ok(FileFacts {
+            segments: vec![segment],
+            gnu_build_id: Some(fake_build_id(&path)),
+            go_build_id: None,
+            htlhash: BuildId::new(&[1]).unwrap(),
+            runtime,
+        })
+    }
+
+    fn unwind_rows(&self, _file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        Ok(RowTable {
+            base: 0,
+            pcs: vec![0, 0x1000],
+            rule_indices: vec![0, 1],
+            rules: vec![
+                UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::RspOffset) },
+                UnwindRule::plain(RuleKind::NoInfo),
+            ],
+        })
+    }
+
+    fn names(&self, _id: FileId, _file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
+        vec![Vec::new(); addresses.len()]
+    }
+}
