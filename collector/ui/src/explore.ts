@@ -134,6 +134,16 @@ export const viewTotals = computed(() => {
   return shown ? functionTotals(shown.model, zoomNode.value) : null;
 });
 
+/** Rows of the zoomed frame's subtree, its callers included. */
+export const depthsInView = computed(() => {
+  const model = flame.data.value?.model;
+  if (!model) return 0;
+  let deepest = -1;
+  const end = model.end[zoomNode.value] ?? 0;
+  for (let i = zoomNode.value; i < end; i += 1) deepest = Math.max(deepest, model.depth[i] as number);
+  return deepest + 1;
+});
+
 // Pointing.
 export interface Hover {
   readonly node: number;
@@ -145,6 +155,8 @@ export interface Hover {
 
 /** The frame under the pointer. */
 export const hover = signal<Hover | null>(null);
+/** The same without where: changes from frame to frame, not from pixel to pixel. */
+export const hoveredNode = computed(() => hover.value?.node ?? -1);
 /** The frame of the keyboard; -1 for none. */
 export const focus = signal(-1);
 /** Function pointed at in the table, by index of the shown model; -1 for none. */

@@ -3,7 +3,6 @@
 
 // C0, C1, soft hyphen, zero-width and bidirectional controls, line and paragraph separators, variation selectors,
 // tags, byte order mark, interlinear annotations and lone surrogates: none of them shows, all of them can deceive.
-// deno-lint-ignore no-control-regex
 const DECEIVING =
   /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\u{e0000}-\u{e0fff}]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/gu;
 

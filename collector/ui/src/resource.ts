@@ -38,6 +38,7 @@ export function resource<A, T = A>(question: () => Question | null, shape: (answ
     let timer: ReturnType<typeof setTimeout> | undefined;
     let wait = RETRY_FIRST_MS;
     const attempt = async () => {
+      if (aborter.signal.aborted) return;
       loading.value = true;
       try {
         const answer = await ask<A>(asked.path, asked.params, aborter.signal);

@@ -1,25 +1,29 @@
 // The box beside the pointer: the full name and every figure of a frame.
 
 import { useLayoutEffect, useRef } from 'preact/hooks';
-import type { Hover } from '../explore.ts';
+import { flame, hover as hovered, zoomNode } from '../explore.ts';
 import { count, share } from '../format.ts';
 import { LOW_SAMPLES } from '../figures.ts';
+import { view } from '../state.ts';
 import { describe } from './describe.ts';
-import type { FlameModel } from './model.ts';
 
 const GAP_PX = 14;
 
-export function Tooltip({ model, hover, zoom, type }: { model: FlameModel; hover: Hover; zoom: number; type: string }) {
+export function Tooltip() {
   const box = useRef<HTMLDivElement>(null);
+  const hover = hovered.value;
+  const model = flame.data.value?.model;
+  const zoom = zoomNode.value;
   useLayoutEffect(() => {
     const element = box.current;
-    if (!element) return;
+    if (!element || !hover) return;
     const { offsetWidth: width, offsetHeight: height } = element;
     const right = hover.x + GAP_PX + width <= innerWidth ? hover.x + GAP_PX : Math.max(4, hover.x - GAP_PX - width);
     const below = hover.y + GAP_PX + height <= innerHeight ? hover.y + GAP_PX : Math.max(4, hover.y - GAP_PX - height);
     element.style.transform = `translate(${right}px, ${below}px)`;
   });
-  const text = describe(model, hover.node, zoom, type);
+  if (!hover || !model) return null;
+  const text = describe(model, hover.node, zoom, view.value.type);
   const total = model.total_[hover.node] as number;
   return (
     <div class="tooltip" ref={box} aria-hidden="true">

@@ -2,7 +2,7 @@
 
 import { computed, useSignal } from '@preact/signals';
 import { useLayoutEffect, useRef } from 'preact/hooks';
-import { flame, functions, hover, matches, pointed, viewTotals, zoomNode } from '../explore.ts';
+import { flame, functions, hoveredNode, matches, pointed, viewTotals, zoomNode } from '../explore.ts';
 import { amountCell, isCpu, type Scale } from '../figures.ts';
 import { share } from '../format.ts';
 import { shortName, visible } from '../names.ts';
@@ -116,7 +116,7 @@ export function TopTable() {
   const first = Math.max(0, Math.min(top.value, rows.length - 1) - SPARE_ROWS);
   const last = Math.min(rows.length, top.value + Math.ceil(height.value / ROW_PX) + SPARE_ROWS);
   const most = Math.max(...rows.slice(0, 1).map((row) => row.self), 1);
-  const hovered = hover.value && model ? (model.func[hover.value.node] as number) : -1;
+  const hovered = model && hoveredNode.value >= 0 ? (model.func[hoveredNode.value] as number) : -1;
   const unit = isCpu(type) ? 'cores' : scale.unit;
   // Beside the flame graph there is room for names or for modules.
   const wide = view.value.view === 'table';
