@@ -165,3 +165,47 @@ pub const PORTS_TRIED_MAX: u16 = 20;
 
 /// Milliseconds that `vesta local` waits for the agent to send its last window and stop.
 pub const AGENT_STOP_MS_MAX: u64 = 20_000;
+// ---- store: the embedded engine.
+
+/// Bytes of one WAL file; then the next one begins.
+pub const WAL_FILE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of one WAL record: a request of 64 MiB in our denser form, with room.
+pub const WAL_RECORD_BYTES_MAX: usize = 128 << 20;
+/// Bytes of a batch before compression: what replay reserves for one record at most.
+pub const WAL_BATCH_BYTES_MAX: usize = 512 << 20;
+/// Bytes of batches that wait for the WAL; beyond, appends are refused as busy.
+pub const APPEND_QUEUE_BYTES_MAX: u64 = 128 << 20;
+/// Bytes that one group commit writes at most: 1/10 s on a disk of 40 MB/s.
+pub const WAL_GROUP_BYTES_MAX: usize = 4 << 20;
+/// Bytes of rows in the memtable that make it a segment before its hour is over.
+pub const MEMTABLE_FREEZE_BYTES: u64 = 96 << 20;
+/// Bytes of rows in the memtable beyond which appends are refused while segments are written.
+pub const MEMTABLE_BYTES_MAX: u64 = 256 << 20;
+/// How long agents' marks are kept, milliseconds: 30 days, longer than any spool.
+pub const SEEN_BOOT_MS: i64 = 30 * 24 * 3_600 * 1_000;
+/// How long other senders' ids are kept, milliseconds: 24 hours, longer than any retry.
+pub const SEEN_FOREIGN_MS: i64 = 24 * 3_600 * 1_000;
+/// Boots of agents remembered in one project; the oldest are forgotten.
+pub const SEEN_BOOTS_MAX: usize = 1 << 20;
+/// Other senders' ids remembered in one project, 48 bytes each: 46 per second for 24 hours.
+pub const SEEN_FOREIGN_MAX: usize = 4 << 20;
+/// Gaps remembered for one boot of an agent; honest ones have a handful.
+pub const SEEN_GAPS_MAX: usize = 1_024;
+/// Mappings known in one project.
+pub const MAPPINGS_MAX: usize = 1 << 22;
+/// Functions known in one project, some 150 bytes each.
+pub const FUNCTIONS_MAX: usize = 1 << 24;
+/// Locations known in one project, some 130 bytes each.
+pub const LOCATIONS_MAX: usize = 1 << 24;
+/// Series known in one project.
+pub const SERIES_MAX: usize = 1 << 20;
+/// Services known in one project.
+pub const SERVICES_MAX: usize = 1 << 16;
+/// Types of profiles in one project.
+pub const PROFILE_TYPES_MAX: usize = 1 << 10;
+/// Nodes in the trie of one service, 17 bytes each.
+pub const TRIE_NODES_MAX: usize = 1 << 26;
+/// Projects in one data folder.
+pub const PROJECTS_MAX: usize = 1 << 10;
+/// Bytes of a data folder unless configured: 10 GiB.
+pub const DATA_BYTES_DEFAULT_MAX: u64 = 10 << 30;

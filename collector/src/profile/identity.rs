@@ -227,7 +227,9 @@ fn line_quality(
     contents: &[u128],
 ) -> LineQuality {
     let mut quality = LineQuality::default();
-    digest.start(b'l');
+    // One build id may lie under several file names: the names decide then, not who came first.
+    let mapping = location.mapping.map(|index| &batch.mappings[index as usize]);
+    digest.start(b'l').text(mapping.map_or("", |mapping| module_name(&mapping.filename)));
     for line in &location.lines {
         let index = line.function as usize;
         let function = &batch.functions[index];
@@ -238,7 +240,7 @@ fn line_quality(
             digest.bytes(&contents[index].to_le_bytes()).number(line.line.cast_unsigned());
         }
     }
-    quality.contents = if quality.named == 0 { 0 } else { digest.finish() };
+    quality.contents = digest.finish();
     quality
 }
 

@@ -47,13 +47,14 @@ impl Buckets {
         }
     }
 
-    /// At most `count` equal steps over the range (the last ones may be missing: steps are whole
-    /// milliseconds, rounded up).
+    /// `count` equal steps, at least one (steps are whole milliseconds, rounded up, so the last ones may lie
+    /// behind the range and stay empty).
     ///
     /// # Errors
     /// [`TimelineError::Buckets`].
     pub fn by_count(range: TimeRange, count: usize) -> Result<Self, TimelineError> {
-        let wanted = i64::try_from(count).unwrap_or(i64::MAX).max(1);
+        let count = count.max(1);
+        let wanted = i64::try_from(count).unwrap_or(i64::MAX);
         let length = range.length_ms();
         let step_ms = length / wanted + i64::from(length % wanted != 0);
         let mut buckets = Self::by_step(range, step_ms.max(1))?;

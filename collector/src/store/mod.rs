@@ -1,7 +1,12 @@
 //! Keeps profiles: the boundary that every engine implements, and the embedded engine. Ids of an engine
 //! never leak out of it.
 
+#[cfg(test)]
+mod conformance;
+pub mod embedded;
 pub mod memory;
+#[cfg(test)]
+mod sample_data;
 
 use crate::limits;
 use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};
@@ -56,6 +61,19 @@ pub enum StoreError {
     /// A sum left the range of 64 bits.
     #[error("the total of {0} exceeds 64 bits")]
     Overflow(&'static str),
+}
+
+impl StoreError {
+    /// An I/O error with what was being done; a full disk is a reason to try again later.
+    fn io(what: &str, path: &std::path::Path, source: std::io::Error) -> Self {
+        use std::io::ErrorKind;
+        match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                Self::Busy(format!("{what} {}: {source}", path.display()))
+            }
+            _ => Self::Io { what: format!("{what} {}", path.display()), source },
+        }
+    }
 }
 
 impl From<Overflow> for StoreError {

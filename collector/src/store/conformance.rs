@@ -1,0 +1,369 @@
+//! One suite over every engine: known right answers, and random workloads held against the oracle.
+
+use super::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
+use super::memory::MemoryStore;
+use super::sample_data::{self, START_MS};
+use super::{Ack, ProfileStore, StoreError};
+use crate::profile::*;
+use crate::query::*;
+use proptest::prelude::*;
+use proto::FrameKind;
+use std::sync::Arc;
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+fn open(dir: &std::path::Path) -> EmbeddedStore {
+    EmbeddedStore::open(EmbeddedOptions {
+        data_dir: dir.to_owned(),
+        data_bytes_max: None,
+        clock: Clock::new(|| START_MS + sample_data::SPAN_MS),
+    })
+    .unwrap()
+}
+
+/// All answers to one selection, as text: what differs is then seen at once.
+async fn answers(
+    store: &dyn ProfileStore,
+    selection: &Selection,
+    sizes: (usize, usize),
+) -> Vec<String> {
+    let (nodes_max, limit) = sizes;
+    let merge = MergeQuery { selection: selection.clone(), nodes_max, keep_self_top: limit };
+    let whole = MergeQuery { selection: selection.clone(), nodes_max: 10_000, keep_self_top: 0 };
+    let mut lines = vec![
+        format!("{:?}", store.merge(merge).await),
+        format!("{:?}", store.merge(whole).await),
+        format!("{:?}", store.functions(selection.clone(), limit).await),
+        format!("{:?}", store.services(selection.clone(), limit).await),
+        format!("{:?}", store.label_names(selection.clone()).await),
+        format!("{:?}", store.profile_types(selection.project.clone()).await),
+        format!("{:?}", store.coverage(selection.clone()).await),
+    ];
+    for by in [None, Some("service"), Some("host"), Some("thread.name")] {
+        let query = TimelineQuery {
+            selection: selection.clone(),
+            by: by.map(str::to_owned),
+            step_ms: 600_000,
+            series_max: limit,
+        };
+        lines.push(format!("{by:?} {:?}", store.timeline(query).await));
+        if let Some(by) = by {
+            let label = by.to_owned();
+            let values = store.label_values(selection.clone(), label, "".to_owned(), limit).await;
+            lines.push(format!("{by} {values:?}"));
+        }
+    }
+    lines
+}
+
+async fn check_same(
+    store: &dyn ProfileStore,
+    oracle: &dyn ProfileStore,
+    selections: &[Selection],
+    sizes: (usize, usize),
+) {
+    for selection in selections {
+        let (ours, right) =
+            (answers(store, selection, sizes).await, answers(oracle, selection, sizes).await);
+        for (ours, right) in ours.iter().zip(&right) {
+            assert_eq!(ours, right, "{selection:?}");
+        }
+    }
+}
+
+fn workload() -> impl Strategy<Value = (Vec<WriteBatch>, Vec<Selection>, (usize, usize))> {
+    let batches = prop::collection::vec(sample_data::batches(), 1..7);
+    let selections = prop::collection::vec(sample_data::selections(), 1..4);
+    (batches, selections, (0_usize..30, 0_usize..5))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn the_embedded_engine_answers_like_the_oracle(
+        (batches, selections, sizes) in workload(),
+        restarts in prop::collection::vec(any::<bool>(), 7),
+        flushes in prop::collection::vec(any::<bool>(), 7),
+    ) {
+        runtime().block_on(async {
+            let dir = tempfile::tempdir().unwrap();
+            let (mut store, oracle) = (open(dir.path()), MemoryStore::new());
+            for (at, batch) in batches.into_iter().enumerate() {
+                let ack = store.append(batch.clone()).await.unwrap();
+                assert_eq!(ack, oracle.append(batch).await.unwrap());
+                if flushes[at] {
+                    store.flush().await.unwrap();
+                }
+                if restarts[at] {
+                    drop(store);
+                    store = open(dir.path());
+                }
+                check_same(&store, &oracle, &selections[..1], sizes).await;
+            }
+            check_same(&store, &oracle, &selections, sizes).await;
+        });
+    }
+
+    #[test]
+    fn the_order_of_batches_changes_no_answer((batches, selections, sizes) in workload(),
+                                              seed in any::<u64>()) {
+        runtime().block_on(async {
+            let (forward, shuffled) = (MemoryStore::new(), MemoryStore::new());
+            // Profiles with one id and different contents: the first wins, so order matters for those.
+            let mut batches = batches;
+            for profile in batches.iter_mut().flat_map(|batch| &mut batch.profiles) {
+                profile.id = ProfileId::None;
+            }
+            for batch in batches.clone() {
+                forward.append(batch).await.unwrap();
+            }
+            batches.sort_by_key(|batch| {
+                xxhash_rust::xxh3::xxh3_64_with_seed(format!("{batch:?}").as_bytes(), seed)
+            });
+            for batch in batches {
+                shuffled.append(batch).await.unwrap();
+            }
+            check_same(&shuffled, &forward, &selections, sizes).await;
+        });
+    }
+}
+
+/// Both engines, the embedded one on a folder of its own.
+async fn with_engines<F: AsyncFn(&dyn ProfileStore)>(test: F) {
+    test(&MemoryStore::new()).await;
+    let dir = tempfile::tempdir().unwrap();
+    test(&open(dir.path())).await;
+}
+
+fn value_type(kind: &str, unit: &str) -> ValueType {
+    ValueType { kind: kind.into(), unit: unit.into() }
+}
+
+/// A batch of one `cpu` profile of 10 s, from rows of (stack of function names, root first; value).
+fn one_profile(service: &str, id: ProfileId, rows: &[(&[&str], i64)]) -> WriteBatch {
+    let mut batch = WriteBatch {
+        project: sample_data::project(),
+        mappings: vec![MappingDef { filename: "/bin/app".into(), build_id: None }],
+        functions: vec![],
+        locations: vec![],
+        stacks: vec![],
+        attribute_sets: vec![vec![]],
+        profiles: vec![],
+    };
+    let mut samples = vec![];
+    for (stack, value) in rows {
+        let mut indices = vec![];
+        for name in stack.iter().rev() {
+            let known = batch.functions.iter().position(|function| *function.name == **name);
+            let index = known.unwrap_or_else(|| {
+                batch.functions.push(FunctionDef {
+                    name: (*name).into(),
+                    system_name: "".into(),
+                    file: "app.c".into(),
+                    start_line: 1,
+                });
+                let index = batch.functions.len() - 1;
+                batch.locations.push(LocationDef {
+                    mapping: Some(0),
+                    address: 0x1000 + index as u64,
+                    kind: FrameKind::Native,
+                    lines: vec![LineDef { function: u32::try_from(index).unwrap(), line: 2 }],
+                });
+                index
+            });
+            indices.push(u32::try_from(index).unwrap());
+        }
+        batch.stacks.push(indices);
+        let stack = u32::try_from(batch.stacks.len() - 1).unwrap();
+        samples.push(SampleDef { stack, attributes: 0, time_ms: START_MS + 500, value: *value });
+    }
+    let labels =
+        SeriesLabels { service: service.into(), host: "h1".into(), ..SeriesLabels::default() };
+    batch.profiles.push(ProfileDef {
+        id,
+        labels,
+        sample_type: value_type("cpu", "nanoseconds"),
+        period_type: value_type("cpu", "nanoseconds"),
+        period: 10_000_000,
+        time_ms: START_MS,
+        duration_ms: 10_000,
+        samples,
+    });
+    batch
+}
+
+fn everything(profile_type: &str) -> Selection {
+    Selection {
+        project: sample_data::project(),
+        profile_type: profile_type.to_owned(),
+        range: TimeRange { from_ms: START_MS, to_ms: START_MS + 60_000 },
+        matchers: vec![],
+    }
+}
+
+/// `depth name total/self`, one node a line.
+fn tree_lines(tree: &FlameTree) -> Vec<String> {
+    let line = |node: usize| {
+        let function = &tree.functions[tree.node_function[node] as usize];
+        let (total, own) = (tree.node_total[node], tree.node_self[node]);
+        let mark = if tree.node_inlined[node] { " inlined" } else { "" };
+        format!(
+            "{}{} {total}/{own}{mark}",
+            " ".repeat(tree.node_depth[node] as usize),
+            function.name
+        )
+    };
+    (0..tree.node_total.len()).map(line).collect()
+}
+
+async fn merged(store: &dyn ProfileStore) -> Result<FlameTree, StoreError> {
+    store
+        .merge(MergeQuery { selection: everything("cpu"), nodes_max: 100, keep_self_top: 10 })
+        .await
+}
+
+#[tokio::test]
+async fn a_known_profile_gives_known_answers() {
+    with_engines(async |store| {
+        let seconds = 1_000_000_000;
+        let rows: [(&[&str], i64); 4] = [
+            (&["main", "work", "leaf"], 5 * seconds),
+            (&["main", "work", "work", "leaf"], 3 * seconds),
+            (&["main", "idle"], 2 * seconds),
+            (&[], seconds),
+        ];
+        let ack = store.append(one_profile("api", ProfileId::None, &rows)).await.unwrap();
+        assert_eq!(ack, Ack { stored: 1, duplicates: 0 });
+        let tree = merged(store).await.unwrap();
+        let lines = [
+            "total 11000000000/1000000000",
+            " main 10000000000/0",
+            "  work 8000000000/0",
+            "   leaf 5000000000/5000000000",
+            "   work 3000000000/0",
+            "    leaf 3000000000/3000000000",
+            "  idle 2000000000/2000000000",
+        ];
+        assert_eq!(tree_lines(&tree), lines);
+        assert_eq!((tree.samples, tree.period_ns, &*tree.unit), (4, 10_000_000, "nanoseconds"));
+        let rows = store.functions(everything("cpu"), 10).await.unwrap();
+        let row = |row: &FunctionRow| (row.function.name.to_string(), row.self_value, row.total);
+        let expected = [
+            ("leaf", 8 * seconds, 8 * seconds),
+            ("idle", 2 * seconds, 2 * seconds),
+            ("main", 0, 10 * seconds),
+            ("work", 0, 8 * seconds),
+        ];
+        let expected = expected.map(|(name, own, total)| (name.to_owned(), own, total));
+        assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), expected);
+        let coverage = store.coverage(everything("cpu")).await.unwrap();
+        assert_eq!(coverage, Coverage { hosts: 1, host_ms: 10_000, cores: 1.1 });
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_profile_with_an_id_is_stored_once() {
+    with_engines(async |store| {
+        let rows: [(&[&str], i64); 1] = [(&["main"], 7)];
+        let id = |sequence| ProfileId::Agent { boot: 1, sequence };
+        let mut batch = one_profile("api", id(0), &rows);
+        batch.profiles.push(batch.profiles[0].clone());
+        let acks = [(batch.clone(), 1, 1), (batch, 0, 2)];
+        for (batch, stored, duplicates) in acks {
+            assert_eq!(store.append(batch).await.unwrap(), Ack { stored, duplicates });
+        }
+        store.append(one_profile("api", id(1), &rows)).await.unwrap();
+        store.append(one_profile("api", ProfileId::Foreign([1; 16]), &rows)).await.unwrap();
+        store.append(one_profile("api", ProfileId::Foreign([1; 16]), &rows)).await.unwrap();
+        store.append(one_profile("api", ProfileId::None, &rows)).await.unwrap();
+        store.append(one_profile("api", ProfileId::None, &rows)).await.unwrap();
+        assert_eq!(merged(store).await.unwrap().node_total[0], 7 * 5);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sums_beyond_64_bits_are_refused_and_those_that_return_are_not() {
+    with_engines(async |store| {
+        let rows = |value| [([].as_slice(), value), (["main"].as_slice(), value)];
+        store.append(one_profile("api", ProfileId::None, &rows(i64::MAX))).await.unwrap();
+        assert!(matches!(merged(store).await, Err(StoreError::Overflow(_))));
+        assert!(matches!(store.services(everything("cpu"), 2).await, Err(StoreError::Overflow(_))));
+        store.append(one_profile("api", ProfileId::None, &rows(-i64::MAX))).await.unwrap();
+        store.append(one_profile("api", ProfileId::None, &rows(-3))).await.unwrap();
+        assert_eq!(tree_lines(&merged(store).await.unwrap()), ["total -6/-3", " main -3/-3"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn better_names_replace_worse_ones_and_totals_stay() {
+    with_engines(async |store| {
+        let rows: [(&[&str], i64); 1] = [(&["main", "leaf"], 7)];
+        let named = one_profile("api", ProfileId::None, &rows);
+        let mut unnamed = named.clone();
+        unnamed.locations.iter_mut().for_each(|location| location.lines.clear());
+        store.append(unnamed).await.unwrap();
+        let lines = ["total 7/0", " app+0x1001 7/0", "  app+0x1000 7/7"];
+        assert_eq!(tree_lines(&merged(store).await.unwrap()), lines);
+        store.append(named.clone()).await.unwrap();
+        let lines = ["total 14/0", " main 14/0", "  leaf 14/14"];
+        assert_eq!(tree_lines(&merged(store).await.unwrap()), lines);
+        let mut inlined = named.clone();
+        inlined.functions.push(FunctionDef { name: "tiny".into(), ..named.functions[0].clone() });
+        inlined.locations[0].lines.insert(0, LineDef { function: 2, line: 9 });
+        store.append(inlined).await.unwrap();
+        store.append(named).await.unwrap();
+        let lines = ["total 28/0", " main 28/0", "  leaf 28/0", "   tiny 28/28 inlined"];
+        assert_eq!(tree_lines(&merged(store).await.unwrap()), lines);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_batch_that_points_outside_its_tables_is_refused_whole() {
+    with_engines(async |store| {
+        let rows: [(&[&str], i64); 1] = [(&["main"], 7)];
+        let mut batch = one_profile("api", ProfileId::None, &rows);
+        let outside = SampleDef { stack: 9, ..batch.profiles[0].samples[0] };
+        batch.profiles[0].samples.push(outside);
+        assert!(matches!(store.append(batch).await, Err(StoreError::Invalid(_))));
+        assert_eq!(merged(store).await.unwrap().node_total, [0]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_data_folder_belongs_to_one_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let options = EmbeddedOptions {
+        data_dir: dir.path().to_owned(),
+        data_bytes_max: None,
+        clock: Clock::system(),
+    };
+    assert!(matches!(EmbeddedStore::open(options), Err(StoreError::Io { .. })));
+    drop(store);
+    open(dir.path());
+}
+
+#[tokio::test]
+async fn concurrent_appends_are_all_there_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Arc::new(open(dir.path()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for sequence in 0..200 {
+        let store = Arc::clone(&store);
+        tasks.spawn(async move {
+            let id = ProfileId::Agent { boot: 5, sequence };
+            store.append(one_profile("api", id, &[(&["main"], 1)])).await.unwrap().stored
+        });
+    }
+    assert_eq!(tasks.join_all().await.into_iter().sum::<u64>(), 200);
+    drop(store);
+    assert_eq!(merged(&open(dir.path())).await.unwrap().node_total[0], 200);
+}

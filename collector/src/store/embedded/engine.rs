@@ -1,0 +1,278 @@
+//! The state that writer and queries share, and how a durable batch enters it.
+
+use super::files::Files;
+use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
+use super::symbols::Symbols;
+use crate::limits;
+use crate::profile::identity::BatchIdentities;
+use crate::profile::{Attribute, ProfileDef, ProjectName, WriteBatch};
+use crate::store::StoreError;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Tells the time, Unix milliseconds.
+#[derive(Clone)]
+pub struct Clock(Arc<dyn Fn() -> i64 + Send + Sync>);
+
+impl Clock {
+    /// A clock that calls `now`, which answers Unix milliseconds.
+    pub fn new(now: impl Fn() -> i64 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(now))
+    }
+
+    /// The clock of the system.
+    #[must_use]
+    pub fn system() -> Self {
+        Self::new(|| {
+            let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+        })
+    }
+
+    /// Unix milliseconds.
+    #[must_use]
+    pub fn now_ms(&self) -> i64 {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Clock {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Clock({})", self.now_ms())
+    }
+}
+
+/// Shared state.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) files: Arc<dyn Files>,
+    pub(super) dir: PathBuf,
+    pub(super) data_bytes_max: u64,
+    pub(super) clock: Clock,
+    projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
+    view: RwLock<Arc<View>>,
+    pub(super) counters: Counters,
+}
+
+/// A project.
+#[derive(Debug)]
+pub(super) struct Project {
+    pub(super) name: ProjectName,
+    symbols: RwLock<Symbols>,
+}
+
+/// Where samples are: a query keeps the view that it began with, so a freeze or a dropped hour never shows
+/// it a sample twice or half.
+#[derive(Clone, Debug, Default)]
+pub(super) struct View {
+    pub(super) active: Arc<Memtable>,
+    /// Being written to segments.
+    pub(super) frozen: Option<Arc<Memtable>>,
+}
+
+/// Counts since the start.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    pub(super) samples_stored: AtomicU64,
+    pub(super) profiles_stored: AtomicU64,
+    pub(super) profiles_duplicate: AtomicU64,
+    pub(super) hours_dropped: AtomicU64,
+    pub(super) wal_bytes: AtomicU64,
+}
+
+impl Project {
+    pub(super) fn new(name: ProjectName) -> Self {
+        Self { name, symbols: RwLock::default() }
+    }
+
+    pub(super) fn symbols(&self) -> RwLockReadGuard<'_, Symbols> {
+        self.symbols.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn symbols_mut(&self) -> RwLockWriteGuard<'_, Symbols> {
+        self.symbols.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Engine {
+    pub(super) fn new(
+        files: Arc<dyn Files>,
+        dir: PathBuf,
+        data_bytes_max: u64,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            files,
+            dir,
+            data_bytes_max,
+            clock,
+            projects: RwLock::default(),
+            view: RwLock::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn view(&self) -> Arc<View> {
+        Arc::clone(&self.view.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the view by a changed copy.
+    pub(super) fn change_view(&self, change: impl FnOnce(&mut View)) {
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let mut next = (**view).clone();
+        change(&mut next);
+        *view = Arc::new(next);
+    }
+
+    pub(super) fn project(&self, name: &ProjectName) -> Option<Arc<Project>> {
+        self.projects.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    pub(super) fn projects(&self) -> Vec<Arc<Project>> {
+        let projects = self.projects.read().unwrap_or_else(PoisonError::into_inner);
+        projects.values().map(Arc::clone).collect()
+    }
+
+    fn project_or_new(&self, name: &ProjectName) -> Arc<Project> {
+        let mut projects = self.projects.write().unwrap_or_else(PoisonError::into_inner);
+        let new = || Arc::new(Project::new(name.clone()));
+        Arc::clone(projects.entry(name.clone()).or_insert_with(new))
+    }
+
+    /// Refuses a batch that does not fit: nothing may fail once it is in the WAL.
+    pub(super) fn check_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        let view = self.view();
+        let bytes = view.active.bytes() + view.frozen.as_ref().map_or(0, |rows| rows.bytes());
+        if bytes > limits::MEMTABLE_BYTES_MAX {
+            return Err(StoreError::Busy("segments are being written".to_owned()));
+        }
+        let Some(project) = self.project(&batch.project) else {
+            let count = self.projects.read().unwrap_or_else(PoisonError::into_inner).len();
+            let max = limits::PROJECTS_MAX;
+            let what = "projects";
+            return if count < max {
+                Ok(())
+            } else {
+                Err(StoreError::Limit { what, max: max as u64 })
+            };
+        };
+        let symbols = project.symbols();
+        symbols.check_room(batch)?;
+        let frames: usize = batch.stacks.iter().map(Vec::len).sum();
+        let nodes = symbols.services.iter().map(|service| service.trie().len()).max();
+        if nodes.unwrap_or(0) + frames > limits::TRIE_NODES_MAX {
+            let max = limits::TRIE_NODES_MAX as u64;
+            return Err(StoreError::Limit { what: "stacks of a service", max });
+        }
+        Ok(())
+    }
+
+    /// Adds a durable batch; `dropped[i]` tells that profile i was a duplicate. Only the writer calls it.
+    pub(super) fn apply(&self, batch: &WriteBatch, dropped: &[bool]) {
+        let stored: Vec<&ProfileDef> = batch
+            .profiles
+            .iter()
+            .zip(dropped)
+            .filter_map(|(profile, &dropped)| (!dropped).then_some(profile))
+            .collect();
+        if stored.is_empty() {
+            return;
+        }
+        let identities = BatchIdentities::of(batch);
+        let project = self.project_or_new(&batch.project);
+        let memtable = Arc::clone(&self.view().active);
+        let rows = memtable.project_or_new(&batch.project);
+        let (locations, series) = {
+            let mut symbols = project.symbols_mut();
+            let locations = symbols.learn(batch, &identities);
+            let series: Vec<u32> =
+                stored.iter().map(|profile| symbols.learn_series(profile)).collect();
+            (locations, series)
+        };
+        let sets = batch.attribute_sets.iter().map(|set| set.as_slice().into()).collect();
+        let mut arrival =
+            Arrival { batch, project: &project, locations, sets, nodes: BTreeMap::new() };
+        for (profile, series) in stored.into_iter().zip(series) {
+            memtable.count_bytes(arrival.add(profile, series, &rows));
+            let samples = profile.samples.len() as u64;
+            self.counters.samples_stored.fetch_add(samples, Ordering::Relaxed);
+            self.counters.profiles_stored.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// A batch on its way into the memtable.
+struct Arrival<'a> {
+    batch: &'a WriteBatch,
+    project: &'a Project,
+    /// Ids of the batch's locations.
+    locations: Vec<u32>,
+    sets: Vec<Arc<[Attribute]>>,
+    /// Node of each stack of the batch, by service; `u32::MAX` if not looked up yet.
+    nodes: BTreeMap<u32, Vec<u32>>,
+}
+
+impl Arrival<'_> {
+    fn add(&mut self, profile: &ProfileDef, series_id: u32, rows: &ProjectRows) -> u64 {
+        let (service, series) = {
+            let symbols = self.project.symbols();
+            let series = Arc::clone(&symbols.series[series_id as usize]);
+            (Arc::clone(&symbols.services[series.service as usize]), series)
+        };
+        let hour = profile.time_ms.div_euclid(HOUR_MS);
+        let host = Arc::clone(&profile.labels.host);
+        let end_ms = profile.time_ms + profile.duration_ms;
+        let key = (hour, series.type_id, host);
+        rows.reports().entry(key).or_default().add(profile.time_ms, end_ms);
+        let nodes = self
+            .nodes
+            .entry(series.service)
+            .or_insert_with(|| vec![u32::MAX; self.batch.stacks.len()]);
+        let mut stack_ids = Vec::new();
+        {
+            let mut trie = service.trie_mut();
+            for sample in &profile.samples {
+                let stack = sample.stack as usize;
+                if nodes[stack] == u32::MAX {
+                    stack_ids.clear();
+                    let frames = self.batch.stacks[stack].iter();
+                    stack_ids.extend(frames.map(|&at| self.locations[at as usize]));
+                    nodes[stack] = trie.intern(&stack_ids);
+                }
+            }
+        }
+        let shard = rows.shard_or_new(series.service);
+        let mut shard = write_shard(&shard);
+        let columns = shard.entry(series_id).or_default();
+        let mut set_of = BTreeMap::new();
+        let mut bytes = 0;
+        for sample in &profile.samples {
+            let set = *set_of.entry(sample.attributes).or_insert_with(|| {
+                let (set, set_bytes) = columns.set(&self.sets[sample.attributes as usize]);
+                bytes += set_bytes;
+                set
+            });
+            bytes += columns.push(sample.time_ms, nodes[sample.stack as usize], sample.value, set);
+        }
+        bytes
+    }
+}
+
+impl Engine {
+    pub(super) fn stats(&self) -> crate::store::StoreStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let wal_bytes = count(&self.counters.wal_bytes);
+        crate::store::StoreStats {
+            disk_bytes: wal_bytes,
+            disk_bytes_max: self.data_bytes_max,
+            samples_stored: count(&self.counters.samples_stored),
+            profiles_stored: count(&self.counters.profiles_stored),
+            profiles_duplicate: count(&self.counters.profiles_duplicate),
+            segments: 0,
+            hours_dropped: count(&self.counters.hours_dropped),
+            wal_bytes,
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! The embedded engine: a write-ahead log, a memtable and hour segments in one folder, no server beside it.
+//!
+//! An append is encoded, written to the WAL with one sync for all that wait, added to the memtable, and only
+//! then acknowledged. Queries read the memtable and the segments; they never wait for a sync.
+
+#![expect(dead_code, reason = "the parts that segments need come with them")]
+
+mod answers;
+mod batch;
+mod codec;
+mod engine;
+mod files;
+mod memtable;
+mod merge;
+mod names;
+mod scan;
+mod seen;
+mod service;
+mod symbols;
+mod trie;
+mod wal;
+mod writer;
+
+pub use engine::Clock;
+
+use super::{Ack, ProfileStore, StoreError, StoreFuture, StoreStats};
+use crate::limits;
+use crate::profile::{ProjectName, WriteBatch};
+use crate::query::{
+    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, ProfileTypeRow, Selection,
+    ServiceRow, Timeline, TimelineQuery,
+};
+use engine::Engine;
+use files::{Disk, Files};
+use seen::Seen;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+use wal::Wal;
+use writer::{Append, Command, Writer};
+
+/// How to open an engine.
+#[derive(Clone, Debug)]
+pub struct EmbeddedOptions {
+    /// The folder; it is made if it is missing. One process at a time may use it.
+    pub data_dir: PathBuf,
+    /// Limit of bytes in the folder; `None`: the smaller of 10 GiB and a tenth of the disk.
+    pub data_bytes_max: Option<u64>,
+    /// Tells the time.
+    pub clock: Clock,
+}
+
+/// The engine. Dropping it writes everything out and waits for that.
+#[derive(Debug)]
+pub struct EmbeddedStore {
+    engine: Arc<Engine>,
+    queue_bytes: Arc<AtomicU64>,
+    /// Absent while shutting down.
+    commands: Mutex<Option<Sender<Command>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    /// Held for as long as the folder is in use.
+    _lock: std::fs::File,
+}
+
+impl EmbeddedStore {
+    /// Opens the folder: takes its lock, reads what is there and replays the WAL.
+    ///
+    /// # Errors
+    /// If another process uses the folder, a file cannot be read or written, or one is damaged.
+    pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
+        Self::open_with(options, Arc::new(Disk))
+    }
+
+    fn open_with(options: EmbeddedOptions, files: Arc<dyn Files>) -> Result<Self, StoreError> {
+        let EmbeddedOptions { data_dir: dir, data_bytes_max, clock } = options;
+        let wal_dir = dir.join("wal");
+        let failed = |path: &Path, source| StoreError::io("opening", path, source);
+        files::create_dir(&*files, &wal_dir).map_err(|error| failed(&wal_dir, error))?;
+        let lock = take_lock(&dir.join("LOCK"))?;
+        let data_bytes_max = data_bytes_max.map_or_else(|| default_bytes_max(&dir), Ok)?;
+        let engine = Arc::new(Engine::new(Arc::clone(&files), dir, data_bytes_max, clock));
+        let queue_bytes = Arc::new(AtomicU64::new(0));
+        let mut writer = Writer {
+            engine: Arc::clone(&engine),
+            wal: Wal::new(Arc::clone(&files), wal_dir.clone(), 1),
+            seen: Seen::default(),
+            queue_bytes: Arc::clone(&queue_bytes),
+        };
+        let replayed = wal::replay(&*files, &wal_dir, 0, &mut |kind, payload| {
+            writer.replay(kind, payload).map_err(|error| StoreError::Damaged {
+                path: wal_dir.display().to_string(),
+                detail: error.to_string(),
+            })
+        })?;
+        tracing::info!(
+            records = replayed.records,
+            torn_bytes = replayed.torn_bytes,
+            damaged = replayed.damaged,
+            "replayed the WAL"
+        );
+        writer.wal = Wal::new(files, wal_dir.clone(), replayed.next_sequence);
+        engine.counters.wal_bytes.store(wal::bytes(&wal_dir), Ordering::Relaxed);
+        let (sender, receiver) = channel();
+        let thread = std::thread::Builder::new()
+            .name("store-writer".to_owned())
+            .spawn(move || writer.run(&receiver))
+            .map_err(|error| failed(&wal_dir, error))?;
+        Ok(Self {
+            engine,
+            queue_bytes,
+            commands: Mutex::new(Some(sender)),
+            thread: Mutex::new(Some(thread)),
+            _lock: lock,
+        })
+    }
+
+    fn send(&self, command: Command) -> Result<(), StoreError> {
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = commands.as_ref().map(|commands| commands.send(command));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(StoreError::Busy("the store is shutting down".to_owned())),
+        }
+    }
+
+    /// Takes room for a batch in the queue of the writer.
+    fn reserve(&self, bytes: u64) -> Result<(), StoreError> {
+        let queued = self.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // One batch larger than the whole queue must still get through.
+        if queued > 0 && queued + bytes > limits::APPEND_QUEUE_BYTES_MAX {
+            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(StoreError::Busy("too many batches wait for the disk".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn append_batch(&self, batch: WriteBatch) -> Result<Ack, StoreError> {
+        let (batch, encoded) = compute(move || {
+            batch.check()?;
+            let encoded = batch::encode(&batch).map_err(|source| StoreError::Io {
+                what: "compressing a batch".to_owned(),
+                source,
+            })?;
+            Ok((batch, encoded))
+        })
+        .await?;
+        let bytes = encoded.len() as u64;
+        self.reserve(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        let sent = self.send(Command::Append(Box::new(Append { batch, encoded, reply })));
+        if let Err(error) = sent {
+            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(error);
+        }
+        answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
+    }
+
+    /// Runs a question on a thread that may block.
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<'_, T> {
+        let engine = Arc::clone(&self.engine);
+        Box::pin(compute(move || question(&engine)))
+    }
+}
+
+/// Runs work that takes longer than an async thread may be held.
+async fn compute<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let joined = tokio::task::spawn_blocking(work).await;
+    joined.unwrap_or_else(|error| {
+        let what = "a task of the store".to_owned();
+        Err(StoreError::Io { what, source: std::io::Error::other(error) })
+    })
+}
+
+impl Drop for EmbeddedStore {
+    fn drop(&mut self) {
+        // Without a sender the writer ends, after it served what waits.
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the writer of the store panicked");
+        }
+    }
+}
+
+impl ProfileStore for EmbeddedStore {
+    fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack> {
+        Box::pin(self.append_batch(batch))
+    }
+
+    fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree> {
+        self.ask(move |engine| engine.merge(&query))
+    }
+
+    fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>> {
+        self.ask(move |engine| engine.functions(&selection, limit))
+    }
+
+    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline> {
+        self.ask(move |engine| engine.timeline(&query))
+    }
+
+    fn services(
+        &self,
+        selection: Selection,
+        trend_buckets: usize,
+    ) -> StoreFuture<'_, Vec<ServiceRow>> {
+        self.ask(move |engine| engine.services(&selection, trend_buckets))
+    }
+
+    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Vec<LabelName>> {
+        self.ask(move |engine| engine.label_names(&selection))
+    }
+
+    fn label_values(
+        &self,
+        selection: Selection,
+        label: String,
+        prefix: String,
+        limit: usize,
+    ) -> StoreFuture<'_, Vec<LabelValue>> {
+        self.ask(move |engine| engine.label_values(&selection, &label, &prefix, limit))
+    }
+
+    fn profile_types(&self, project: ProjectName) -> StoreFuture<'_, Vec<ProfileTypeRow>> {
+        self.ask(move |engine| Ok(engine.profile_types(&project)))
+    }
+
+    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage> {
+        self.ask(move |engine| engine.coverage(&selection))
+    }
+
+    fn stats(&self) -> StoreFuture<'_, StoreStats> {
+        self.ask(|engine| Ok(engine.stats()))
+    }
+
+    fn flush(&self) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.send(Command::Flush(reply))?;
+            answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
+        })
+    }
+}
+
+/// Takes the lock of the folder; the kernel gives it back when the process ends, however it ends.
+fn take_lock(path: &Path) -> Result<std::fs::File, StoreError> {
+    let failed = |source| StoreError::io("locking", path, source);
+    let open = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path);
+    let file = open.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(failed(std::io::Error::new(
+            std::io::ErrorKind::ResourceBusy,
+            "another process uses this data folder",
+        ))),
+        Err(std::fs::TryLockError::Error(error)) => Err(failed(error)),
+    }
+}
+
+/// The smaller of 10 GiB and a tenth of the disk.
+fn default_bytes_max(dir: &Path) -> Result<u64, StoreError> {
+    let disk = rustix::fs::statvfs(dir)
+        .map_err(|error| StoreError::io("asking for the size of the disk of", dir, error.into()))?;
+    Ok((disk.f_blocks.saturating_mul(disk.f_frsize) / 10).min(limits::DATA_BYTES_DEFAULT_MAX))
+}

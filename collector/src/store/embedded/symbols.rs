@@ -1,0 +1,316 @@
+//! What a project knows by name: mappings, functions, locations, types, series, services. Ids are positions
+//! in append-only tables, so they stay valid for ever; better names replace the contents of an entry, never
+//! its id. Not responsible for files: `symbol_log` writes and reads these tables.
+
+use super::service::Service;
+use crate::limits;
+use crate::profile::identity::{
+    self, BatchIdentities, DisplayQuality, LineQuality, function_identity, module_name,
+};
+use crate::profile::{FunctionDef, MappingDef, ProfileDef, SeriesLabels, ValueType, WriteBatch};
+use crate::query::{FunctionInfo, FunctionNames};
+use crate::store::StoreError;
+use hashbrown::{HashMap, HashSet};
+use proto::FrameKind;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Function {
+    pub(super) identity: u128,
+    pub(super) quality: DisplayQuality,
+    pub(super) info: FunctionInfo,
+}
+
+/// A location.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Location {
+    pub(super) identity: u128,
+    pub(super) kind: FrameKind,
+    pub(super) mapping: Option<u32>,
+    pub(super) address: u64,
+    pub(super) quality: LineQuality,
+    /// Innermost first; never empty: a location without names has one stand-in function.
+    pub(super) lines: Box<[Line]>,
+}
+
+/// A function at a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    pub(super) function: u32,
+    /// 0 if unknown.
+    pub(super) line: u32,
+}
+
+/// A type of profiles and the newest profile of it: its start and its period, nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TypeEntry {
+    pub(super) value_type: ValueType,
+    pub(super) newest: (i64, u64),
+}
+
+/// A series: labels, type, period.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Series {
+    pub(super) labels: SeriesLabels,
+    /// Index of the type.
+    pub(super) type_id: u32,
+    /// Nanoseconds, 0 if not said.
+    pub(super) period_ns: u64,
+    /// Index of the service.
+    pub(super) service: u32,
+}
+
+/// The tables of one project.
+#[derive(Debug, Default)]
+pub(super) struct Symbols {
+    pub(super) mappings: Vec<MappingDef>,
+    pub(super) functions: Vec<Function>,
+    pub(super) locations: Vec<Location>,
+    pub(super) types: Vec<TypeEntry>,
+    pub(super) series: Vec<Arc<Series>>,
+    pub(super) services: Vec<Arc<Service>>,
+    /// Locations whose functions changed since the start, oldest first: the symbol epochs.
+    pub(super) renamed: Vec<u32>,
+    /// Entries that changed since they were last written to the log.
+    pub(super) changed_functions: BTreeSet<u32>,
+    pub(super) changed_locations: BTreeSet<u32>,
+    mapping_ids: HashMap<MappingDef, u32>,
+    function_ids: HashMap<u128, u32>,
+    location_ids: HashMap<u128, u32>,
+    series_ids: HashMap<Arc<Series>, u32>,
+    service_ids: HashMap<Arc<str>, u32>,
+    texts: HashSet<Arc<str>>,
+}
+
+/// The id of the next entry of a table. Limits are far below 32 bits and checked before.
+fn next_id<T>(table: &[T]) -> u32 {
+    u32::try_from(table.len()).unwrap_or(u32::MAX)
+}
+
+impl Symbols {
+    /// Refuses a batch that could bring a table above its limit.
+    pub(super) fn check_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        let rows = [
+            ("mappings", self.mappings.len(), batch.mappings.len(), limits::MAPPINGS_MAX),
+            ("functions", self.functions.len(), batch.functions.len(), limits::FUNCTIONS_MAX),
+            ("locations", self.locations.len(), batch.locations.len(), limits::LOCATIONS_MAX),
+            ("series", self.series.len(), batch.profiles.len(), limits::SERIES_MAX),
+            ("services", self.services.len(), 1, limits::SERVICES_MAX),
+            ("profile types", self.types.len(), 1, limits::PROFILE_TYPES_MAX),
+        ];
+        for (what, known, added, max) in rows {
+            if known + added > max {
+                return Err(StoreError::Limit { what, max: max as u64 });
+            }
+        }
+        Ok(())
+    }
+
+    /// Learns the locations of a batch; answers the id of each.
+    pub(super) fn learn(&mut self, batch: &WriteBatch, identities: &BatchIdentities) -> Vec<u32> {
+        (0..batch.locations.len()).map(|at| self.learn_location(batch, identities, at)).collect()
+    }
+
+    fn learn_location(
+        &mut self,
+        batch: &WriteBatch,
+        identities: &BatchIdentities,
+        at: usize,
+    ) -> u32 {
+        let (identity, quality) = (identities.locations[at], identities.qualities[at]);
+        let known = self.location_ids.get(&identity).copied();
+        if let Some(id) = known
+            && self.locations[id as usize].quality == quality
+        {
+            return id;
+        }
+        let location = &batch.locations[at];
+        let mapping = location.mapping.map(|mapping| &batch.mappings[mapping as usize]);
+        let module = mapping.map_or("", |mapping| module_name(&mapping.filename));
+        let mut lines = Vec::with_capacity(location.lines.len());
+        for line in &location.lines {
+            let function = &batch.functions[line.function as usize];
+            if identity::is_named(function) {
+                let function = self.learn_function(location.kind, module, function);
+                lines.push(Line { function, line: u32::try_from(line.line).unwrap_or(0) });
+            }
+        }
+        if lines.is_empty() {
+            let function = self.unnamed(location.kind, module, location.address);
+            lines.push(Line { function, line: 0 });
+        }
+        if let Some(id) = known {
+            self.rename(id, quality, mapping, lines);
+            return id;
+        }
+        let mapping = mapping.map(|mapping| self.learn_mapping(mapping));
+        let id = next_id(&self.locations);
+        self.location_ids.insert(identity, id);
+        self.locations.push(Location {
+            identity,
+            kind: location.kind,
+            mapping,
+            address: location.address,
+            quality,
+            lines: lines.into(),
+        });
+        id
+    }
+
+    /// Takes better names for a location that is known.
+    fn rename(
+        &mut self,
+        id: u32,
+        quality: LineQuality,
+        mapping: Option<&MappingDef>,
+        lines: Vec<Line>,
+    ) {
+        if quality <= self.locations[id as usize].quality {
+            return;
+        }
+        let mapping = mapping.map(|mapping| self.learn_mapping(mapping));
+        let location = &mut self.locations[id as usize];
+        let same = location.lines.iter().map(|line| line.function);
+        if !same.eq(lines.iter().map(|line| line.function)) {
+            self.renamed.push(id);
+        }
+        location.quality = quality;
+        location.mapping = mapping;
+        location.lines = lines.into();
+        self.changed_locations.insert(id);
+    }
+
+    fn learn_function(&mut self, kind: FrameKind, module: &str, function: &FunctionDef) -> u32 {
+        let identity = function_identity(kind, module, function);
+        let quality = identity::display_quality(function);
+        if let Some(&id) = self.function_ids.get(&identity)
+            && quality <= self.functions[id as usize].quality
+        {
+            return id;
+        }
+        let info = FunctionInfo {
+            name: self.text(&identity::shown_name(function)),
+            file: self.text(&function.file),
+            line: function.start_line,
+            kind,
+            module: self.text(module),
+            named: true,
+        };
+        self.show(Function { identity, quality, info })
+    }
+
+    fn unnamed(&mut self, kind: FrameKind, module: &str, address: u64) -> u32 {
+        let name = identity::unnamed_name(module, address);
+        let identity = identity::unnamed_identity(kind, module, &name);
+        let info = FunctionInfo {
+            name: name.into(),
+            file: self.text(""),
+            line: 0,
+            kind,
+            module: self.text(module),
+            named: false,
+        };
+        self.show(Function { identity, quality: DisplayQuality::default(), info })
+    }
+
+    /// Adds a function, or replaces what is shown of it by something better.
+    fn show(&mut self, function: Function) -> u32 {
+        if let Some(&id) = self.function_ids.get(&function.identity) {
+            let known = &mut self.functions[id as usize];
+            if function.quality > known.quality {
+                *known = function;
+                self.changed_functions.insert(id);
+            }
+            return id;
+        }
+        self.push_function(function)
+    }
+
+    fn learn_mapping(&mut self, mapping: &MappingDef) -> u32 {
+        match self.mapping_ids.get(mapping) {
+            Some(&id) => id,
+            None => self.push_mapping(mapping.clone()),
+        }
+    }
+
+    /// The series of a profile; makes it, its type and its service if they are new.
+    pub(super) fn learn_series(&mut self, profile: &ProfileDef) -> u32 {
+        let type_id = self.learn_type(profile);
+        let service = match self.service_ids.get(&profile.labels.service) {
+            Some(&service) => service,
+            None => self.push_service(Service::new(Arc::clone(&profile.labels.service))),
+        };
+        let labels = profile.labels.clone();
+        let series = Series { labels, type_id, period_ns: profile.period_ns(), service };
+        match self.series_ids.get(&series) {
+            Some(&id) => id,
+            None => self.push_series(series),
+        }
+    }
+
+    fn learn_type(&mut self, profile: &ProfileDef) -> u32 {
+        let newest = (profile.time_ms, profile.period_ns());
+        let known = self.types.iter().position(|entry| entry.value_type == profile.sample_type);
+        if let Some(position) = known {
+            let entry = &mut self.types[position];
+            entry.newest = entry.newest.max(newest);
+            return u32::try_from(position).unwrap_or(u32::MAX);
+        }
+        let id = next_id(&self.types);
+        self.types.push(TypeEntry { value_type: profile.sample_type.clone(), newest });
+        id
+    }
+
+    /// One copy of equal texts.
+    pub(super) fn text(&mut self, text: &str) -> Arc<str> {
+        Arc::clone(self.texts.get_or_insert_with(text, |text| Arc::from(text)))
+    }
+
+    pub(super) fn push_mapping(&mut self, mapping: MappingDef) -> u32 {
+        let id = next_id(&self.mappings);
+        self.mapping_ids.insert(mapping.clone(), id);
+        self.mappings.push(mapping);
+        id
+    }
+
+    pub(super) fn push_function(&mut self, function: Function) -> u32 {
+        let id = next_id(&self.functions);
+        self.function_ids.insert(function.identity, id);
+        self.functions.push(function);
+        id
+    }
+
+    pub(super) fn push_location(&mut self, location: Location) -> u32 {
+        let id = next_id(&self.locations);
+        self.location_ids.insert(location.identity, id);
+        self.locations.push(location);
+        id
+    }
+
+    pub(super) fn push_service(&mut self, service: Service) -> u32 {
+        let id = next_id(&self.services);
+        self.service_ids.insert(Arc::clone(&service.name), id);
+        self.services.push(Arc::new(service));
+        id
+    }
+
+    pub(super) fn push_series(&mut self, series: Series) -> u32 {
+        let id = next_id(&self.series);
+        let series = Arc::new(series);
+        self.series_ids.insert(Arc::clone(&series), id);
+        self.series.push(series);
+        id
+    }
+}
+
+impl FunctionNames for Symbols {
+    fn info(&self, function: u32) -> FunctionInfo {
+        self.functions[function as usize].info.clone()
+    }
+
+    fn identity(&self, function: u32) -> u128 {
+        self.functions[function as usize].identity
+    }
+}

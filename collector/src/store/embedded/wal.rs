@@ -1,0 +1,226 @@
+//! The write-ahead log: files of records `length u32, crc32c u32, kind u8, payload`, little endian; the
+//! checksum covers kind and payload. Written means synced: a record is acknowledged only after fdatasync.
+//! Not responsible for what a payload says.
+
+use super::files::{AppendFile, Files};
+use crate::limits;
+use crate::store::StoreError;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// First bytes of every file: a name and the version of the format.
+const MAGIC: &[u8; 8] = b"VSTWAL\x00\x01";
+const HEADER_BYTES: usize = 8;
+const ENDING: &str = "wal";
+
+/// The log's writing end.
+pub(super) struct Wal {
+    files: Arc<dyn Files>,
+    dir: PathBuf,
+    sequence: u64,
+    length: u64,
+    /// Absent after a failure: the next write starts a new file.
+    file: Option<Box<dyn AppendFile>>,
+}
+
+/// Bytes of one record.
+pub(super) fn frame(kind: u8, payload: &[u8], into: &mut Vec<u8>) -> Result<(), StoreError> {
+    let length = u32::try_from(payload.len() + 1).unwrap_or(u32::MAX);
+    if length as usize > limits::WAL_RECORD_BYTES_MAX {
+        let max = limits::WAL_RECORD_BYTES_MAX as u64;
+        return Err(StoreError::Limit { what: "bytes of a WAL record", max });
+    }
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload);
+    into.extend_from_slice(&length.to_le_bytes());
+    into.extend_from_slice(&checksum.to_le_bytes());
+    into.push(kind);
+    into.extend_from_slice(payload);
+    Ok(())
+}
+
+impl Wal {
+    /// Writes to a new file of this sequence from the first record on. The folder must exist.
+    pub(super) fn new(files: Arc<dyn Files>, dir: PathBuf, sequence: u64) -> Self {
+        Self { files, dir, sequence, length: 0, file: None }
+    }
+
+    /// Sequence of the file that the next record goes to.
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Appends framed records and syncs. After an error nothing of them is there, or the file was given
+    /// up: after a failed sync its pages may be lost while later syncs succeed, so it is never synced again.
+    pub(super) fn write(&mut self, records: &[u8]) -> io::Result<()> {
+        if self.length >= limits::WAL_FILE_BYTES_MAX {
+            self.rotate();
+        }
+        if self.file.is_none() {
+            self.start_file()?;
+        }
+        let Some(file) = self.file.as_mut() else {
+            return Err(io::Error::other("the WAL has no file"));
+        };
+        let result = file.append(records).and_then(|()| file.sync());
+        if result.is_ok() {
+            self.length += records.len() as u64;
+            return Ok(());
+        }
+        let cut = file.truncate(self.length).and_then(|()| file.sync());
+        if let Err(error) = cut {
+            tracing::error!(%error, path = %self.path(self.sequence).display(), "cannot cut the WAL");
+        }
+        self.rotate();
+        result
+    }
+
+    /// The next record goes to a new file.
+    pub(super) fn rotate(&mut self) {
+        if self.file.take().is_some() {
+            self.sequence += 1;
+        }
+        self.length = 0;
+    }
+
+    /// Removes the files below `floor`: all of their records are elsewhere now.
+    pub(super) fn remove_below(files: &dyn Files, dir: &Path, floor: u64) -> io::Result<()> {
+        for (sequence, path) in list(dir)? {
+            if sequence < floor {
+                files.remove(&path)?;
+            }
+        }
+        files.sync_dir(dir)
+    }
+
+    fn start_file(&mut self) -> io::Result<()> {
+        let path = self.path(self.sequence);
+        // A file that could not be started earlier holds no record.
+        self.files.remove(&path)?;
+        let mut file = self.files.create(&path)?;
+        file.append(MAGIC)?;
+        file.sync()?;
+        self.files.sync_dir(&self.dir)?;
+        self.length = MAGIC.len() as u64;
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn path(&self, sequence: u64) -> PathBuf {
+        self.dir.join(format!("{sequence:016x}.{ENDING}"))
+    }
+}
+
+/// What a replay met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Replayed {
+    /// Records given to the visitor.
+    pub(super) records: u64,
+    /// Bytes cut off the tails of files.
+    pub(super) torn_bytes: u64,
+    /// Records whose checksum is wrong although intact ones follow.
+    pub(super) damaged: u64,
+    /// The sequence for the next file.
+    pub(super) next_sequence: u64,
+}
+
+/// Takes the kind and the payload of each record.
+pub(super) type Visit<'v> = dyn FnMut(u8, &[u8]) -> Result<(), StoreError> + 'v;
+
+/// Reads all records from the file `floor` on, in order, cuts torn tails and removes files below `floor`.
+pub(super) fn replay(
+    files: &dyn Files,
+    dir: &Path,
+    floor: u64,
+    visit: &mut Visit<'_>,
+) -> Result<Replayed, StoreError> {
+    let failed = |path: &Path, source| StoreError::io("reading the WAL", path, source);
+    let mut report = Replayed { next_sequence: floor.max(1), ..Replayed::default() };
+    for (sequence, path) in list(dir).map_err(|error| failed(dir, error))? {
+        if sequence < floor {
+            files.remove(&path).map_err(|error| failed(&path, error))?;
+            continue;
+        }
+        report.next_sequence = report.next_sequence.max(sequence + 1);
+        let bytes = fs::read(&path).map_err(|error| failed(&path, error))?;
+        let intact = replay_file(&path, &bytes, &mut report, visit)?;
+        if intact < bytes.len() {
+            report.torn_bytes += (bytes.len() - intact) as u64;
+            tracing::warn!(path = %path.display(), intact, length = bytes.len(), "cut a torn WAL tail");
+            let cut = files.open(&path, intact as u64).and_then(|mut file| file.sync());
+            cut.map_err(|error| failed(&path, error))?;
+        }
+    }
+    Ok(report)
+}
+
+/// Visits the records of one file; answers the length up to which it is intact.
+fn replay_file(
+    path: &Path,
+    bytes: &[u8],
+    report: &mut Replayed,
+    visit: &mut Visit<'_>,
+) -> Result<usize, StoreError> {
+    if bytes.len() < MAGIC.len() {
+        return Ok(0);
+    }
+    if bytes[..MAGIC.len()] != *MAGIC {
+        let detail = "it does not begin like a WAL file of this version".to_owned();
+        return Err(StoreError::Damaged { path: path.display().to_string(), detail });
+    }
+    let mut at = MAGIC.len();
+    while at < bytes.len() {
+        if let Some((kind, payload)) = record_at(bytes, at) {
+            visit(kind, payload)?;
+            report.records += 1;
+            at += HEADER_BYTES + 1 + payload.len();
+            continue;
+        }
+        // A torn write ends the file. A wrong record before intact ones is damage: only it is lost.
+        match next_at(bytes, at).filter(|&next| record_at(bytes, next).is_some()) {
+            Some(next) => {
+                tracing::error!(path = %path.display(), offset = at, "a WAL record is damaged, skipped");
+                report.damaged += 1;
+                at = next;
+            }
+            None => return Ok(at),
+        }
+    }
+    Ok(at)
+}
+
+fn next_at(bytes: &[u8], at: usize) -> Option<usize> {
+    let length = u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize;
+    (1..=limits::WAL_RECORD_BYTES_MAX).contains(&length).then_some(at + HEADER_BYTES + length)
+}
+
+fn record_at(bytes: &[u8], at: usize) -> Option<(u8, &[u8])> {
+    let end = next_at(bytes, at)?;
+    let checksum = u32::from_le_bytes(bytes.get(at + 4..at + 8)?.try_into().ok()?);
+    let body = bytes.get(at + HEADER_BYTES..end)?;
+    (crc32c::crc32c(body) == checksum).then(|| (body[0], &body[1..]))
+}
+
+/// Sequence and path of every file, oldest first.
+fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let is_wal = path.extension().is_some_and(|ending| ending == ENDING);
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        if let Some(sequence) = stem.and_then(|stem| u64::from_str_radix(stem, 16).ok())
+            && is_wal
+        {
+            found.push((sequence, path));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Bytes of all files.
+pub(super) fn bytes(dir: &Path) -> u64 {
+    let lengths = list(dir).unwrap_or_default().into_iter();
+    lengths.filter_map(|(_, path)| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
+}

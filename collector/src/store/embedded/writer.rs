@@ -1,0 +1,216 @@
+//! The one thread that writes: it takes what waits, writes it to the WAL with one sync, adds it to the
+//! memtable and answers. Everything between two syncs is one group; it becomes durable together.
+
+use super::batch;
+use super::codec::{Malformed, Reader, Writer as Bytes};
+use super::engine::Engine;
+use super::seen::Seen;
+use super::wal::{self, Wal};
+use crate::limits;
+use crate::profile::{ProfileId, ProjectName, WriteBatch};
+use crate::store::{Ack, StoreError};
+use hashbrown::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use tokio::sync::oneshot;
+
+/// Kind of the WAL record of a batch.
+const RECORD_BATCH: u8 = 1;
+
+/// A batch that waits to be written.
+pub(super) struct Append {
+    pub(super) batch: WriteBatch,
+    pub(super) encoded: Vec<u8>,
+    pub(super) reply: oneshot::Sender<Result<Ack, StoreError>>,
+}
+
+/// What the writer is asked to do.
+pub(super) enum Command {
+    Append(Box<Append>),
+    /// Write everything out.
+    Flush(oneshot::Sender<Result<(), StoreError>>),
+}
+
+/// The thread's state.
+pub(super) struct Writer {
+    pub(super) engine: Arc<Engine>,
+    pub(super) wal: Wal,
+    pub(super) seen: Seen,
+    pub(super) queue_bytes: Arc<AtomicU64>,
+}
+
+/// A batch of the group: what of it is new, and whom to tell.
+struct Staged {
+    append: Box<Append>,
+    dropped: Vec<bool>,
+    ack: Ack,
+    now_ms: i64,
+}
+
+impl Writer {
+    /// Serves until every sender is gone.
+    pub(super) fn run(mut self, commands: &Receiver<Command>) {
+        let mut next = commands.recv().ok();
+        while let Some(command) = next.take() {
+            match command {
+                Command::Flush(reply) => {
+                    let result = self.flush();
+                    // Nobody listens if the caller gave up; the flush happened all the same.
+                    drop(reply.send(result));
+                }
+                Command::Append(first) => next = self.group(first, commands),
+            }
+            next = next.or_else(|| commands.recv().ok());
+        }
+    }
+
+    /// Writes one group; answers the command that ended it, if one did.
+    fn group(&mut self, first: Box<Append>, commands: &Receiver<Command>) -> Option<Command> {
+        let mut records = Vec::new();
+        let mut staged: Vec<Staged> = Vec::new();
+        let mut fresh = HashSet::new();
+        let mut next = Some(first);
+        let mut after = None;
+        while let Some(append) = next.take() {
+            self.queue_bytes.fetch_sub(append.encoded.len() as u64, Ordering::Relaxed);
+            match self.stage(&append, &mut fresh, &mut records) {
+                Ok((dropped, ack, now_ms)) => {
+                    staged.push(Staged { append, dropped, ack, now_ms });
+                }
+                Err(error) => drop(append.reply.send(Err(error))),
+            }
+            if records.len() >= limits::WAL_GROUP_BYTES_MAX {
+                break;
+            }
+            match commands.try_recv() {
+                Ok(Command::Append(append)) => next = Some(append),
+                Ok(command) => after = Some(command),
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+            }
+        }
+        let written = if records.is_empty() { Ok(()) } else { self.wal.write(&records) };
+        match written {
+            Ok(()) => {
+                self.engine.counters.wal_bytes.fetch_add(records.len() as u64, Ordering::Relaxed);
+                staged.into_iter().for_each(|staged| self.commit(staged));
+            }
+            Err(error) => {
+                tracing::error!(%error, batches = staged.len(), "cannot write the WAL");
+                for staged in staged {
+                    let copy = std::io::Error::new(error.kind(), error.to_string());
+                    let error = StoreError::io("writing the WAL in", &self.engine.dir, copy);
+                    drop(staged.append.reply.send(Err(error)));
+                }
+            }
+        }
+        after
+    }
+
+    /// Decides what of a batch is new and frames its record.
+    fn stage(
+        &self,
+        append: &Append,
+        fresh: &mut HashSet<(ProjectName, ProfileId)>,
+        records: &mut Vec<u8>,
+    ) -> Result<(Vec<bool>, Ack, i64), StoreError> {
+        self.engine.check_room(&append.batch)?;
+        let project = &append.batch.project;
+        let mut ack = Ack::default();
+        let mut dropped = Vec::with_capacity(append.batch.profiles.len());
+        let mut added = Vec::new();
+        for profile in &append.batch.profiles {
+            let is_new = profile.id == ProfileId::None
+                || !self.seen.contains(project, &profile.id)
+                    && fresh.insert((project.clone(), profile.id));
+            if is_new {
+                ack.stored += 1;
+                added.push(profile.id);
+            } else {
+                ack.duplicates += 1;
+            }
+            dropped.push(!is_new);
+        }
+        let now_ms = self.engine.clock.now_ms();
+        if ack.stored > 0 {
+            let payload = encode_record(now_ms, &dropped, &append.encoded);
+            if let Err(error) = wal::frame(RECORD_BATCH, &payload, records) {
+                for id in added {
+                    fresh.remove(&(project.clone(), id));
+                }
+                return Err(error);
+            }
+        }
+        Ok((dropped, ack, now_ms))
+    }
+
+    /// Adds a durable batch to the memtable and answers.
+    fn commit(&mut self, staged: Staged) {
+        let Staged { append, dropped, ack, now_ms } = staged;
+        let Append { batch, reply, .. } = *append;
+        self.take(&batch, &dropped, now_ms);
+        self.engine.counters.profiles_duplicate.fetch_add(ack.duplicates, Ordering::Relaxed);
+        // Nobody listens if the connection is gone; the batch is stored all the same.
+        drop(reply.send(Ok(ack)));
+    }
+
+    fn take(&mut self, batch: &WriteBatch, dropped: &[bool], now_ms: i64) {
+        for (profile, _) in batch.profiles.iter().zip(dropped).filter(|&(_, &dropped)| !dropped) {
+            self.seen.mark(&batch.project, &profile.id, now_ms);
+        }
+        self.engine.apply(batch, dropped);
+    }
+
+    /// Takes a record of the WAL at the start.
+    pub(super) fn replay(&mut self, kind: u8, payload: &[u8]) -> Result<(), Malformed> {
+        if kind != RECORD_BATCH {
+            return Err(Malformed("a record of an unknown kind"));
+        }
+        let (now_ms, dropped, encoded) = decode_record(payload)?;
+        let batch = batch::decode(encoded)?;
+        if dropped.len() != batch.profiles.len() {
+            return Err(Malformed("a record that does not fit its batch"));
+        }
+        // A batch whose acknowledgement failed may stand in the log before its retry.
+        let mut fresh = HashSet::new();
+        let mut twice = dropped;
+        for (profile, dropped) in batch.profiles.iter().zip(&mut twice) {
+            let known = self.seen.contains(&batch.project, &profile.id)
+                || profile.id != ProfileId::None && !fresh.insert(profile.id);
+            *dropped = *dropped || known;
+        }
+        self.take(&batch, &twice, now_ms);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+fn encode_record(now_ms: i64, dropped: &[bool], encoded: &[u8]) -> Vec<u8> {
+    let mut bytes = Bytes::default();
+    bytes.signed(now_ms);
+    bytes.length(dropped.len());
+    let positions = dropped.iter().enumerate().filter_map(|(at, &dropped)| dropped.then_some(at));
+    let positions: Vec<usize> = positions.collect();
+    bytes.length(positions.len());
+    positions.into_iter().for_each(|at| bytes.length(at));
+    bytes.raw(encoded);
+    bytes.bytes
+}
+
+fn decode_record(payload: &[u8]) -> Result<(i64, Vec<bool>, &[u8]), Malformed> {
+    let mut reader = Reader::new(payload);
+    let now_ms = reader.signed()?;
+    let profiles = reader.small()? as usize;
+    if profiles > limits::BATCH_PROFILES_MAX {
+        return Err(Malformed("too many profiles"));
+    }
+    let mut dropped = vec![false; profiles];
+    for _ in 0..reader.count(1)? {
+        let at = reader.small()? as usize;
+        *dropped.get_mut(at).ok_or(Malformed("a position is outside the batch"))? = true;
+    }
+    Ok((now_ms, dropped, reader.rest()))
+}
