@@ -198,7 +198,7 @@ pub const FUNCTIONS_MAX: usize = 1 << 24;
 /// Locations known in one project, some 130 bytes each.
 pub const LOCATIONS_MAX: usize = 1 << 24;
 /// Series known in one project.
-pub const SERIES_MAX: usize = 1 << 20;
+pub const PROJECT_SERIES_MAX: usize = 1 << 20;
 /// Services known in one project.
 pub const SERVICES_MAX: usize = 1 << 16;
 /// Types of profiles in one project.

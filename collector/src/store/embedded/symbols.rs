@@ -96,7 +96,7 @@ impl Symbols {
             ("mappings", self.mappings.len(), batch.mappings.len(), limits::MAPPINGS_MAX),
             ("functions", self.functions.len(), batch.functions.len(), limits::FUNCTIONS_MAX),
             ("locations", self.locations.len(), batch.locations.len(), limits::LOCATIONS_MAX),
-            ("series", self.series.len(), batch.profiles.len(), limits::SERIES_MAX),
+            ("series", self.series.len(), batch.profiles.len(), limits::PROJECT_SERIES_MAX),
             ("services", self.services.len(), 1, limits::SERVICES_MAX),
             ("profile types", self.types.len(), 1, limits::PROFILE_TYPES_MAX),
         ];
