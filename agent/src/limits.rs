@@ -15,6 +15,20 @@ pub const WINDOW_STACKS_MAX: usize = 131_072;
 pub const WINDOW_LOCATIONS_MAX: usize = 262_144;
 /// Process instances in one window.
 pub const WINDOW_PROCESSES_MAX: usize = 65_536;
+/// Windows that wait to be named: 20 s of them, after a file that takes long.
+pub const NAMING_WINDOWS_MAX: usize = 4;
+
+// record
+
+/// Observations in one recording, 8 bytes each: an hour at 99 Hz on 94 busy CPUs. Further ones are
+/// counted as dropped.
+pub const RECORD_OBSERVATIONS_MAX: u64 = 32 << 20;
+/// Distinct stacks in one recording.
+pub const RECORD_STACKS_MAX: usize = 1 << 20;
+/// Distinct locations in one recording.
+pub const RECORD_LOCATIONS_MAX: usize = 1 << 20;
+/// Length of one recording.
+pub const RECORD_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
 
 // process, normalize, engine, symbolize::kernel
 

@@ -1,7 +1,9 @@
-//! How a location is called where a reader sees it: its kind, and the text of what is no function.
+//! How a location is called where a reader sees it: its kind, the text of what is no function, the
+//! segment and the build id of its file.
 
 use super::named::{Code, Location};
-use crate::elf::Runtime;
+use crate::address::ElfAddr;
+use crate::elf::{ExecutableSegment, Runtime};
 use crate::normalize::{MappedFile, Marker};
 use agent_ebpf::Outcome;
 use proto::FrameKind;
@@ -77,4 +79,32 @@ impl Location {
 #[must_use]
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+impl MappedFile {
+    /// The executable segment that holds an address.
+    #[must_use]
+    pub fn segment_of(&self, address: ElfAddr) -> Option<ExecutableSegment> {
+        let holds = |segment: &&ExecutableSegment| {
+            let offset = address.0.checked_sub(segment.address.0);
+            offset.is_some_and(|offset| offset < segment.size)
+        };
+        self.facts.as_ref()?.segments.iter().find(holds).copied()
+    }
+
+    /// GNU build id: the file's own, else the kernel's.
+    #[must_use]
+    pub fn gnu_build_id(&self) -> Option<&proto::BuildId> {
+        let own = self.facts.as_ref().and_then(|facts| facts.gnu_build_id.as_ref());
+        own.or(self.kernel_build_id.as_ref())
+    }
+
+    /// The build id for formats that have room for one: GNU, else Go, else htlhash.
+    #[must_use]
+    pub fn best_build_id(&self) -> Option<String> {
+        let facts = self.facts.as_ref();
+        let gnu = self.gnu_build_id().map(ToString::to_string);
+        let go = || facts.and_then(|facts| facts.go_build_id.clone());
+        gnu.or_else(go).or_else(|| facts.map(|facts| facts.htlhash.to_string()))
+    }
 }

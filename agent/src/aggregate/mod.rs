@@ -5,6 +5,7 @@
 mod frame;
 mod ledger;
 mod named;
+mod naming;
 mod window;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ pub use ledger::{Ledger, OUTCOMES};
 pub use named::{
     Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
+pub use naming::{NameSources, NamingSink, NamingThread, start_naming};
 pub use window::Window;
 
 use crate::address::{AbsAddr, ElfAddr};

@@ -1,7 +1,8 @@
 //! Locations and mappings of a window as dictionary entries, each made once for a request.
 
+use crate::address::ElfAddr;
 use crate::aggregate::{Code, Location, NamedWindow, StackIndex};
-use crate::elf::{ExecutableSegment, SourceLine};
+use crate::elf::SourceLine;
 use crate::limits;
 use crate::normalize::MappedFile;
 use proto::FrameKind;
@@ -132,31 +133,22 @@ fn named_mapping(location: &Location, dictionary: &mut DictionaryBuilder) -> i32
 fn mapping(file: &MappedFile, address: u64, dictionary: &mut DictionaryBuilder) -> Mapping {
     let mut mapping =
         Mapping { filename_strindex: dictionary.string(cut(&file.path)), ..Mapping::default() };
-    if let Some(segment) = segment_of(file, address) {
+    if let Some(segment) = file.segment_of(ElfAddr(address)) {
         mapping.memory_start = segment.address.0;
         mapping.memory_limit = segment.address.0.saturating_add(segment.size);
         mapping.file_offset = segment.file_offset.0;
     }
     let facts = file.facts.as_ref();
-    let gnu = facts.and_then(|facts| facts.gnu_build_id.as_ref()).or(file.kernel_build_id.as_ref());
     let mut add = |key, value: Option<String>| {
         if let Some(value) = value {
             let index = dictionary.attribute(key, &AttributeValue::Text(cut(&value)));
             mapping.attribute_indices.push(index);
         }
     };
-    add(attribute::BUILD_ID_GNU, gnu.map(ToString::to_string));
+    add(attribute::BUILD_ID_GNU, file.gnu_build_id().map(ToString::to_string));
     add(attribute::BUILD_ID_GO, facts.and_then(|facts| facts.go_build_id.clone()));
     add(attribute::BUILD_ID_HTLHASH, facts.map(|facts| facts.htlhash.to_string()));
     mapping
-}
-
-fn segment_of(file: &MappedFile, address: u64) -> Option<ExecutableSegment> {
-    let segments = &file.facts.as_ref()?.segments;
-    let holds = |segment: &&ExecutableSegment| {
-        address.checked_sub(segment.address.0).is_some_and(|offset| offset < segment.size)
-    };
-    segments.iter().find(holds).copied()
 }
 
 /// The text up to the limit, cut between characters.

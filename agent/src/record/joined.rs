@@ -1,0 +1,175 @@
+//! Joins named windows into one: equal files, locations, stacks and samples become one again.
+
+use crate::address::{FileId, Tid};
+use crate::aggregate::{
+    Code, FoldedSample, Ledger, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
+};
+use crate::clock::{MonotonicNs, UnixNs};
+use crate::limits;
+use crate::normalize::{MappedFile, ProcessIdentity};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// Windows joined so far.
+#[derive(Debug, Default)]
+pub struct Joined {
+    span: Option<Span>,
+    files: HashMap<FileId, u32>,
+    file_list: Vec<Arc<MappedFile>>,
+    codes: HashMap<Code, LocationIndex>,
+    locations: Vec<Location>,
+    stacks: HashMap<Arc<[LocationIndex]>, StackIndex>,
+    stack_list: Vec<Arc<[LocationIndex]>>,
+    processes: HashMap<Arc<ProcessIdentity>, usize>,
+    process_list: Vec<ProcessSamples>,
+    samples: HashMap<SampleKey, usize>,
+    ledger: Ledger,
+    observations: u64,
+}
+
+type SampleKey = (usize, Tid, Arc<str>, StackIndex);
+
+#[derive(Debug)]
+struct Span {
+    start: UnixNs,
+    start_monotonic: MonotonicNs,
+    end: UnixNs,
+    duration_ns: u64,
+    period_ns: u64,
+}
+
+impl Joined {
+    /// Observations so far.
+    #[must_use]
+    pub const fn observations(&self) -> u64 {
+        self.observations
+    }
+
+    /// Adds a window. What does not fit is counted in the account.
+    pub fn add(&mut self, window: &NamedWindow) {
+        self.extend_span(window);
+        self.ledger.add(&window.ledger);
+        let locations = self.add_locations(window);
+        let stacks: Vec<Option<StackIndex>> =
+            window.stacks.iter().map(|stack| self.add_stack(stack, &locations)).collect();
+        for process in &window.processes {
+            let position =
+                *self.processes.entry(Arc::clone(&process.process)).or_insert_with(|| {
+                    let process = Arc::clone(&process.process);
+                    self.process_list.push(ProcessSamples { process, samples: Vec::new() });
+                    self.process_list.len() - 1
+                });
+            for sample in &process.samples {
+                self.add_sample(position, stacks[sample.stack.0 as usize], sample);
+            }
+        }
+    }
+
+    /// The windows as one; `None` if there was none.
+    #[must_use]
+    pub fn finish(self) -> Option<NamedWindow> {
+        let Span { start, start_monotonic, end, duration_ns, period_ns } = self.span?;
+        Some(NamedWindow {
+            start,
+            end,
+            duration_ns,
+            start_monotonic,
+            period_ns,
+            processes: self.process_list,
+            stacks: self.stack_list,
+            locations: self.locations,
+            files: self.file_list,
+            ledger: self.ledger,
+        })
+    }
+
+    fn extend_span(&mut self, window: &NamedWindow) {
+        let span = self.span.get_or_insert(Span {
+            start: window.start,
+            start_monotonic: window.start_monotonic,
+            end: window.end,
+            duration_ns: 0,
+            period_ns: window.period_ns,
+        });
+        span.end = window.end;
+        let start_ns = window.start_monotonic.0.saturating_sub(span.start_monotonic.0);
+        span.duration_ns = start_ns.saturating_add(window.duration_ns);
+    }
+
+    /// The joined index of each location of the window.
+    fn add_locations(&mut self, window: &NamedWindow) -> Vec<Option<LocationIndex>> {
+        let files: Vec<u32> = window.files.iter().map(|file| self.add_file(file)).collect();
+        let joined_code = |code| match code {
+            Code::Native { file, address } => Code::Native { file: files[file as usize], address },
+            Code::Unplaced { file, offset } => {
+                Code::Unplaced { file: files[file as usize], offset }
+            }
+            Code::Kernel { .. } | Code::Anonymous { .. } | Code::Marker(_) => code,
+        };
+        let (codes, list) = (&mut self.codes, &mut self.locations);
+        let mut add = |location: &Location| {
+            let code = joined_code(location.code);
+            if let Some(&index) = codes.get(&code) {
+                let known = &mut list[index.0 as usize];
+                if known.lines.is_empty() {
+                    known.lines.clone_from(&location.lines);
+                    known.module.clone_from(&location.module);
+                }
+                return Some(index);
+            }
+            if list.len() >= limits::RECORD_LOCATIONS_MAX {
+                return None;
+            }
+            let index = LocationIndex(u32::try_from(list.len()).ok()?);
+            codes.insert(code, index);
+            list.push(Location { code, ..location.clone() });
+            Some(index)
+        };
+        window.locations.iter().map(&mut add).collect()
+    }
+
+    fn add_file(&mut self, file: &Arc<MappedFile>) -> u32 {
+        *self.files.entry(file.id).or_insert_with(|| {
+            self.file_list.push(Arc::clone(file));
+            // File ids have 32 bits, so the list has fewer entries than 2^32.
+            u32::try_from(self.file_list.len() - 1).unwrap_or(u32::MAX)
+        })
+    }
+
+    fn add_stack(
+        &mut self,
+        stack: &[LocationIndex],
+        locations: &[Option<LocationIndex>],
+    ) -> Option<StackIndex> {
+        let joined: Option<Arc<[LocationIndex]>> =
+            stack.iter().map(|index| locations[index.0 as usize]).collect();
+        let joined = joined?;
+        if let Some(&index) = self.stacks.get(&joined) {
+            return Some(index);
+        }
+        if self.stack_list.len() >= limits::RECORD_STACKS_MAX {
+            return None;
+        }
+        let index = StackIndex(u32::try_from(self.stack_list.len()).ok()?);
+        self.stacks.insert(Arc::clone(&joined), index);
+        self.stack_list.push(joined);
+        Some(index)
+    }
+
+    fn add_sample(&mut self, process: usize, stack: Option<StackIndex>, sample: &FoldedSample) {
+        let count = sample.times.len() as u64;
+        let total = self.observations.saturating_add(count);
+        let Some(stack) = stack.filter(|_| total <= limits::RECORD_OBSERVATIONS_MAX) else {
+            self.ledger.dropped = self.ledger.dropped.saturating_add(count);
+            return;
+        };
+        self.observations = total;
+        let samples = &mut self.process_list[process].samples;
+        let key = (process, sample.tid, Arc::clone(&sample.thread_name), stack);
+        let position = *self.samples.entry(key).or_insert(samples.len());
+        match samples.get_mut(position) {
+            Some(known) => known.times.extend_from_slice(&sample.times),
+            None => samples.push(FoldedSample { stack, ..sample.clone() }),
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! pprof: sample types `samples`/`count` and `cpu`/`nanoseconds`, the latter last and the default.
+
+use crate::aggregate::{Code, Location, NamedWindow};
+use crate::elf::SourceLine;
+use crate::normalize::MappedFile;
+use hashbrown::HashMap;
+use prost::Message as _;
+use proto::pprof::{Label, Mapping, Profile, ProfileBuilder, Sample};
+use std::io::Write;
+
+/// Writes a window as a gzip-compressed pprof profile.
+///
+/// # Errors
+/// If writing fails.
+pub fn write_pprof(window: &NamedWindow, output: &mut impl Write) -> std::io::Result<()> {
+    let mut gzip = flate2::write::GzEncoder::new(output, flate2::Compression::default());
+    gzip.write_all(&pprof_profile(window).encode_to_vec())?;
+    gzip.finish().map(drop)
+}
+
+/// A window as a pprof profile. Samples carry the labels `process`, `pid`, `thread` and `tid`.
+#[must_use]
+pub fn pprof_profile(window: &NamedWindow) -> Profile {
+    let mut writer = Writer {
+        window,
+        builder: ProfileBuilder::new(),
+        mappings: HashMap::new(),
+        locations: vec![None; window.locations.len()],
+    };
+    writer.header();
+    writer.main_mapping_first();
+    for process in &window.processes {
+        let name = writer.builder.string(&process.process.executable_name);
+        for sample in &process.samples {
+            let location_id = writer.stack(sample.stack);
+            let thread = writer.builder.string(&sample.thread_name);
+            let count = i64::try_from(sample.times.len()).unwrap_or(i64::MAX);
+            let period_ns = i64::try_from(window.period_ns).unwrap_or(i64::MAX);
+            let label = [
+                writer.text_label("process", name),
+                writer.number_label("pid", process.process.pid.0),
+                writer.text_label("thread", thread),
+                writer.number_label("tid", sample.tid.0),
+            ];
+            writer.builder.sample(Sample {
+                location_id,
+                value: vec![count, count.saturating_mul(period_ns)],
+                label: label.to_vec(),
+            });
+        }
+    }
+    writer.builder.finish()
+}
+
+struct Writer<'a> {
+    window: &'a NamedWindow,
+    builder: ProfileBuilder,
+    /// By file and start of the segment, or by the name of kernel code.
+    mappings: HashMap<MappingKey, u64>,
+    locations: Vec<Option<u64>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum MappingKey {
+    Segment(u32, Option<u64>),
+    Kernel(String),
+}
+
+impl Writer<'_> {
+    fn header(&mut self) {
+        let samples = self.builder.value_type("samples", "count");
+        let cpu = self.builder.value_type("cpu", "nanoseconds");
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let window = self.window;
+        let profile = self.builder.profile_mut();
+        profile.sample_type = vec![samples, cpu];
+        profile.default_sample_type = cpu.r#type;
+        profile.period_type = Some(cpu);
+        profile.period = signed(window.period_ns);
+        profile.time_nanos = signed(window.start.0);
+        profile.duration_nanos = signed(window.duration_ns);
+    }
+
+    /// Readers take the first mapping for the program: that of the process with most samples.
+    fn main_mapping_first(&mut self) {
+        let window = self.window;
+        let weight = |process: &&crate::aggregate::ProcessSamples| {
+            process.samples.iter().map(|sample| sample.times.len()).sum::<usize>()
+        };
+        let Some(main) = window.processes.iter().max_by_key(weight) else { return };
+        let path = &main.process.executable_path;
+        let is_main = |location: &&Location| match location.code {
+            Code::Native { file, .. } => window.files[file as usize].path == *path,
+            _ => false,
+        };
+        if let Some(location) = window.locations.iter().find(is_main) {
+            self.mapping(location);
+        }
+    }
+
+    fn stack(&mut self, index: crate::aggregate::StackIndex) -> Vec<u64> {
+        let window = self.window;
+        let mut ids = Vec::with_capacity(window.stack(index).len());
+        for location in window.stack(index) {
+            let position = location.0 as usize;
+            let id = match self.locations[position] {
+                Some(id) => id,
+                None => self.location(&window.locations[position]),
+            };
+            self.locations[position] = Some(id);
+            ids.push(id);
+        }
+        ids
+    }
+
+    fn location(&mut self, location: &Location) -> u64 {
+        let mapping = self.mapping(location);
+        let address = match location.code {
+            Code::Native { address, .. } => address.0,
+            // Not an address of the ELF file, or of no use on another host.
+            Code::Unplaced { .. }
+            | Code::Kernel { .. }
+            | Code::Anonymous { .. }
+            | Code::Marker(_) => 0,
+        };
+        let mut lines = Vec::with_capacity(location.lines.len());
+        match location.stand_in(&self.window.files) {
+            Some(text) if location.lines.is_empty() => {
+                lines.push((self.builder.function(&text, &text, ""), 0));
+            }
+            _ => {
+                for SourceLine { function, system_name, file, line } in &location.lines {
+                    let system_name = if system_name.is_empty() { function } else { system_name };
+                    let function = self.builder.function(function, system_name, file);
+                    lines.push((function, i64::from(*line)));
+                }
+            }
+        }
+        if let Some(mapping) = self.builder.mapping_mut(mapping) {
+            mapping.has_functions |= !lines.is_empty();
+            mapping.has_inline_frames |= lines.len() > 1;
+            mapping.has_filenames |= location.lines.iter().any(|line| !line.file.is_empty());
+            mapping.has_line_numbers |= location.lines.iter().any(|line| line.line > 0);
+        }
+        self.builder.location(mapping, address, lines)
+    }
+
+    /// Id of the mapping of a location, 0 for none.
+    fn mapping(&mut self, location: &Location) -> u64 {
+        let (key, file) = match location.code {
+            Code::Native { file, address } => {
+                let segment = self.window.files[file as usize].segment_of(address);
+                (
+                    MappingKey::Segment(file, segment.map(|segment| segment.address.0)),
+                    Some((file, segment)),
+                )
+            }
+            Code::Unplaced { file, .. } => (MappingKey::Segment(file, None), Some((file, None))),
+            Code::Kernel { .. } => {
+                let name = location.kernel_mapping().unwrap_or("[kernel]");
+                (MappingKey::Kernel(name.to_owned()), None)
+            }
+            Code::Anonymous { .. } | Code::Marker(_) => return 0,
+        };
+        if let Some(&id) = self.mappings.get(&key) {
+            return id;
+        }
+        let mut mapping = Mapping::default();
+        match (&key, file) {
+            (MappingKey::Kernel(name), _) => mapping.filename = self.builder.string(name),
+            (_, Some((file, segment))) => {
+                let file: &MappedFile = &self.window.files[file as usize];
+                mapping.filename = self.builder.string(&file.path);
+                mapping.build_id = self.builder.string(&file.best_build_id().unwrap_or_default());
+                if let Some(segment) = segment {
+                    mapping.memory_start = segment.address.0;
+                    mapping.memory_limit = segment.address.0.saturating_add(segment.size);
+                    mapping.file_offset = segment.file_offset.0;
+                }
+            }
+            (MappingKey::Segment(..), None) => {}
+        }
+        let id = self.builder.mapping(mapping);
+        self.mappings.insert(key, id);
+        id
+    }
+
+    fn text_label(&mut self, key: &str, str: i64) -> Label {
+        Label { key: self.builder.string(key), str, num: 0, num_unit: 0 }
+    }
+
+    fn number_label(&mut self, key: &str, number: u32) -> Label {
+        Label { key: self.builder.string(key), str: 0, num: i64::from(number), num_unit: 0 }
+    }
+}
