@@ -27,6 +27,8 @@ pub const RECORD_OBSERVATIONS_MAX: u64 = 32 << 20;
 pub const RECORD_STACKS_MAX: usize = 1 << 20;
 /// Distinct locations in one recording.
 pub const RECORD_LOCATIONS_MAX: usize = 1 << 20;
+/// Length of a recording that has neither a duration nor a command.
+pub const RECORD_DURATION_DEFAULT: Duration = Duration::from_secs(10);
 /// Length of one recording.
 pub const RECORD_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
 
@@ -163,6 +165,9 @@ pub const EXPORT_KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub const EXPORT_FINISH_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Distinct refusals that are logged.
 pub const EXPORT_REASONS_MAX: usize = 16;
+
+/// Threads of the runtime that sends: one request is on its way at a time, the other serves metrics.
+pub const RUNTIME_THREADS: usize = 2;
 
 // metrics
 

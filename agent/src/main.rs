@@ -1,2 +1,48 @@
-//! Stub.
-fn main() {}
+//! `vesta-agent`: reads the command line, does one thing, says in one line why it could not.
+
+mod command;
+
+use agent::options::{Command, CommandLine};
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let CommandLine { command } = CommandLine::parse();
+    start_log();
+    let done = match command {
+        Command::Run(options) => {
+            command::privilege::ensure().and_then(|()| command::run::run(&options))
+        }
+        Command::Record(options) => {
+            command::privilege::ensure().and_then(|()| command::record::record(&options))
+        }
+        Command::Doctor(options) => command::doctor::doctor(&options),
+        Command::Hold(options) => command::hold::hold(&options),
+    };
+    match done {
+        Ok(code) => code,
+        Err(error) => {
+            say(&format!("vesta-agent: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The log goes to stderr; `RUST_LOG` picks what is in it.
+fn start_log() {
+    use std::io::IsTerminal as _;
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
+/// Writes one line to stderr. If nobody reads it there is nobody to tell.
+fn say(line: &str) {
+    use std::io::Write as _;
+    drop(writeln!(std::io::stderr().lock(), "{line}"));
+}

@@ -1,0 +1,91 @@
+//! The part that `run` and `record` share: the engine on a thread of its own, names on another.
+
+use agent::address::Pid;
+use agent::aggregate::{NameSources, NamingThread, WindowWriter, start_naming};
+use agent::bpf::FormChoice;
+use agent::elf::LocalFiles;
+use agent::engine::{self, Control, EngineError, EngineOptions};
+use agent::options::{Form, SamplingOptions};
+use agent::symbolize::kernel::KernelSymbols;
+use anyhow::{Context as _, anyhow};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// What is sampled.
+#[derive(Debug, Default)]
+pub(crate) struct Scope {
+    /// These processes; all if empty.
+    pub(crate) pids: Vec<Pid>,
+    /// For so long; until stopped if `None`.
+    pub(crate) duration: Option<Duration>,
+    /// Executables that will run soon.
+    pub(crate) preload: Vec<PathBuf>,
+}
+
+/// An engine that runs.
+#[derive(Debug)]
+pub(crate) struct Sampling {
+    pub(crate) control: Control,
+    engine: JoinHandle<Result<(), EngineError>>,
+    naming: NamingThread,
+}
+
+/// Starts the engine; its windows are named and go to `writer`. `ended` is called when it returns, for
+/// whatever reason.
+pub(crate) fn start(
+    options: &SamplingOptions,
+    scope: Scope,
+    writer: Box<dyn WindowWriter>,
+    ended: impl FnOnce() + Send + 'static,
+) -> anyhow::Result<Sampling> {
+    let SamplingOptions { frequency_hz, form, bpf_log, allow_kernel } = *options;
+    let Scope { pids, duration, preload } = scope;
+    let defaults = EngineOptions::default();
+    let options = EngineOptions {
+        frequency_hz,
+        pids,
+        duration,
+        preload,
+        bpf_log,
+        ignore_kernel_defects: allow_kernel,
+        form: match form {
+            Form::Auto => FormChoice::Auto,
+            Form::BpfLoop => FormChoice::BpfLoop,
+            Form::TailCalls => FormChoice::TailCalls,
+        },
+        ..defaults
+    };
+    let sources = NameSources {
+        files: Arc::new(LocalFiles::new()),
+        kernel: Box::new(KernelSymbols::read(&options.proc_root)),
+    };
+    let (mut sink, naming) = start_naming(sources, writer).context("starting a thread")?;
+    let control = Control::default();
+    let engine = {
+        let control = control.clone();
+        std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
+            let done = engine::run(&options, &mut sink, &control);
+            drop(sink);
+            ended();
+            done
+        })
+    };
+    Ok(Sampling { control, engine: engine.context("starting a thread")?, naming })
+}
+
+impl Sampling {
+    /// True once the engine has returned.
+    pub(crate) fn is_over(&self) -> bool {
+        self.engine.is_finished()
+    }
+
+    /// Stops the engine and waits until its last window is written.
+    pub(crate) fn finish(self) -> anyhow::Result<()> {
+        self.control.stop();
+        let done = self.engine.join().map_err(|_panic| anyhow!("the engine panicked"))?;
+        drop(self.naming.join().map_err(|_panic| anyhow!("naming panicked"))?);
+        done.map_err(Into::into)
+    }
+}

@@ -1,0 +1,34 @@
+use super::*;
+
+#[test]
+fn missing_capabilities_are_named_with_their_cost() {
+    let none = capabilities(Some(0));
+    assert_eq!(none.len(), 6);
+    assert!(none.iter().filter(|check| check.state == State::Fatal).count() == 2);
+    let six = CAPABILITIES.iter().fold(0, |set, (number, ..)| set | 1 << number);
+    assert_eq!(capabilities(Some(six)), [good("capabilities", "all six that are used".into())]);
+    // SYS_ADMIN replaces BPF, PERFMON and CHECKPOINT_RESTORE, and nothing else.
+    let admin = capabilities(Some(1 << CAP_SYS_ADMIN));
+    let found: Vec<_> = admin.iter().map(|check| check.found.as_str()).collect();
+    let missing = ["SYS_PTRACE", "DAC_READ_SEARCH", "SYSLOG"];
+    assert_eq!(found, missing.map(|name| format!("CAP_{name} is missing")));
+}
+
+#[test]
+fn texts_of_the_kernel_are_read() {
+    assert_eq!(lockdown("none [integrity] confidentiality").found, "integrity");
+    assert_eq!(lockdown("none integrity [confidentiality]").state, State::Costs);
+    assert_eq!(lockdown("").state, State::Good);
+    assert_eq!(seccomp("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t1\n").state, State::Costs);
+    assert_eq!(seccomp("Seccomp:\t0\n").state, State::Good);
+    assert_eq!(status_field("CapEff:\t00000000a80425fb", "CapEff"), Some("00000000a80425fb"));
+}
+
+#[test]
+fn this_host_is_examined_without_a_panic() {
+    let examination = Examination::of_this_host(false);
+    assert!(examination.checks.iter().all(|check| !check.found.is_empty()));
+    for check in examination.checks.iter().filter(|check| check.state != State::Good) {
+        assert!(!check.costs.is_empty(), "{check:?}");
+    }
+}
