@@ -34,9 +34,9 @@ fn page_shows_the_workload() {
     });
     let mut browser = Command::new(node);
     browser.arg("test/browser.mjs").current_dir(page);
-    browser.env("VESTA_URL", format!("http://{}", collector.address()));
-    browser.env("VESTA_CHROMIUM", chromium).env("VESTA_SERVICE", "split-c");
-    browser.env("VESTA_FUNCTIONS", "leaf_a,middle_b,chain_c");
+    browser.env("VESTA_BASE_URL", format!("http://{}", collector.address()));
+    browser.env("VESTA_CHROMIUM", chromium).env("VESTA_EXPECT_SERVICE", "split-c");
+    browser.env("VESTA_EXPECT_FUNCTIONS", "leaf_a,middle_b,chain_c");
     let mut browser = Running::start(browser);
     let status = browser.wait(Duration::from_secs(120));
     let said = browser.stdout() + &browser.stderr();

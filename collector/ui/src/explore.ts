@@ -162,13 +162,14 @@ export const focus = signal(-1);
 /** Function pointed at in the table, by index of the shown model; -1 for none. */
 export const pointed = signal(-1);
 
-// An index means nothing in another tree.
-let lastModel: FlameModel | null = null;
+// An index means nothing in another tree: the keyboard's frame is found again by its path, the rest is let go.
+let last: Flame | null = null;
 effect(() => {
-  const model = flame.data.value?.model ?? null;
-  if (model === lastModel) return;
-  lastModel = model;
+  const shown = flame.data.value;
+  if (shown === last) return;
+  const focused = focus.peek();
+  focus.value = last && shown && focused >= 0 ? shown.hashes.find(last.hashes.of(focused)) : -1;
+  last = shown;
   hover.value = null;
-  focus.value = -1;
   pointed.value = -1;
 });

@@ -1,6 +1,6 @@
 // Keys that work everywhere on the page.
 
-import { goToMatch, stepBack, zoomTo } from './flame/navigate.ts';
+import { copyName, goToMatch, stepBack, zoomTo } from './flame/navigate.ts';
 import { chooseTheme, dark, go, helpOpen, refreshNow, view } from './state.ts';
 import { shiftRange } from './time.ts';
 import { exploreOf, servicesOf, VIEWS } from './url.ts';
@@ -15,6 +15,7 @@ export const KEYS: readonly (readonly [string, string])[] = [
   ['Enter', 'zoom to the chosen frame'],
   ['v', 'table and flame graph, flame graph, table'],
   ['[  ]', 'earlier, later'],
+  ['y', 'copy the name of the frame'],
   ['r', 'refresh now'],
   ['t', 'light or dark'],
   ['g s,  g e', 'go to Services, Explore'],
@@ -62,6 +63,7 @@ function onExplore(key: string): boolean {
     case '0': zoomTo(0); return true;
     case 'n': goToMatch(1); return true;
     case 'N': goToMatch(-1); return true;
+    case 'y': copyName(); return true;
     case 'v': {
       const now = VIEWS.indexOf(view.peek().view);
       go({ view: VIEWS[(now + 1) % VIEWS.length] ?? 'both' });

@@ -6,8 +6,9 @@
 // VESTA_EXPECT_EMPTY=1    the collector has no profile yet and gets its first one during this run: the waiting page
 //                         must turn into the graph by itself
 // VESTA_WAIT_MS           how long to wait for data, default 20000
-// CHROMIUM                the browser, default /usr/bin/chromium
-// --perf                  measures the budgets below against the stand-in with 200,000 frames, and fails beyond them
+// VESTA_CHROMIUM          the browser, default /usr/bin/chromium
+// --perf                  measures the budgets below against the stand-in with 200,000 frames, prints a line `figure: …` for
+//                         each, and fails beyond them
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -96,7 +97,7 @@ async function checkServices(page, base, service) {
   await page.keyboard.press('/');
   await page.keyboard.type(names[0]);
   await page.waitForFunction((url) => new URL(location.href).searchParams.get('service') === url, names[0]);
-  await page.click('.services-table tbody th a');
+  await page.locator('.services-table tbody th a').getByText(names[0], { exact: true }).first().click();
   await flameShown(page);
   expect(new URL(page.url()).pathname === '/explore', 'a row does not lead to Explore');
   expect((await page.locator('.chip-value').first().textContent()) === names[0], 'the service is not the filter');
@@ -105,7 +106,7 @@ async function checkServices(page, base, service) {
 }
 
 async function checkFunctions(page, base, names) {
-  await page.goto(`${base}/explore`);
+  await page.goto(`${base}/explore?refresh=0`);
   await flameShown(page);
   expect((await coloursOf(page)) > 4, 'the flame graph is not drawn');
   for (const name of names) {
@@ -155,7 +156,6 @@ async function checkSearch(page) {
   page.on('request', (request) => {
     if (request.url().includes('/flamegraph')) asked += 1;
   });
-  await page.selectOption('.refresh select', '0');
   const before = asked;
   await page.fill('.search input', '');
   await page.type('.search input', 'main');
@@ -183,6 +183,7 @@ async function checkBrush(page) {
   await page.waitForFunction(() => new URL(location.href).searchParams.has('sel'));
   await page.click('.timeline-when .clear');
   await page.waitForFunction(() => !new URL(location.href).searchParams.has('sel'));
+  await flameShown(page);
 }
 
 async function checkRest(page) {
@@ -311,7 +312,7 @@ async function perf(browser) {
   return figures;
 }
 
-const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
+const executablePath = process.env.VESTA_CHROMIUM ?? '/usr/bin/chromium';
 const browser = await chromium.launch({ executablePath, args: ARGS });
 const own = process.env.VESTA_BASE_URL ? null : await startMock();
 const base = (process.env.VESTA_BASE_URL ?? own.url).replace(/\/$/, '');
@@ -356,6 +357,7 @@ try {
   await browser.close();
   await own?.stop();
 }
+for (const [name, value] of Object.entries(figures ?? {})) console.log(`figure: page ${name} ${value}`);
 const summary = figures ? Object.entries(figures).map(([name, value]) => `${name} ${value}`).join(', ') : `${checks} checks, ${listed.length} functions, ${base}`;
 console.log(failures.length === 0 ? `page ok: ${summary}` : `page FAILED: ${failures.join(' | ')} (${summary})`);
 process.exitCode = failures.length === 0 ? 0 : 1;

@@ -1,6 +1,6 @@
 // Ways through the flame graph: zoom, back out, walk with the arrow keys, go from match to match.
 
-import { flame, focus, matches, zoomNode } from '../explore.ts';
+import { flame, focus, hoveredNode, matches, zoomNode } from '../explore.ts';
 import { go, view } from '../state.ts';
 import { childrenOf, type FlameModel } from './model.ts';
 
@@ -63,6 +63,14 @@ export function goToMatch(step: 1 | -1): void {
   const next = now < 0 ? (step === 1 ? 0 : found.length - 1) : (now + step + found.length) % found.length;
   focus.value = found[next] as number;
   document.querySelector<HTMLElement>('.flame-scroll')?.focus();
+}
+
+/** Puts the full name of the frame that is pointed at, or chosen, or zoomed on the clipboard. */
+export function copyName(): void {
+  const model = flame.data.peek()?.model;
+  if (!model) return;
+  const node = [hoveredNode.peek(), focus.peek(), zoomNode.peek()].find((one) => one >= 0) ?? 0;
+  navigator.clipboard?.writeText(model.functions.name[model.func[node] as number] ?? '');
 }
 
 /** One step back: the search, then the zoom, then the brushed part. True if there was a step. */
