@@ -115,3 +115,101 @@ fn a_window_of_this_host() {
     // One process that always runs, for two seconds, on a machine that others use too.
     assert!(total > 40, "{total} samples of the busy shell");
 }
+
+/// A C program that burns 32 ms of CPU and ends, at a path of its own.
+fn short_program(folder: &Path) -> Option<std::path::PathBuf> {
+    let source = folder.join("short.c");
+    let program = folder.join("short-lived");
+    std::fs::write(
+        &source,
+        "#include <time.h>\n\
+         static volatile unsigned long sink;\n\
+         __attribute__((noinline)) static void burn(void) { for (int i = 0; i < 20000; i++) sink += i; }\n\
+         int main(void) { struct timespec t;\n\
+         do { burn(); clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); }\n\
+         while (t.tv_sec == 0 && t.tv_nsec < 32000000); return 0; }\n",
+    )
+    .unwrap();
+    let built = std::process::Command::new("cc")
+        .args(["-O2", "-fomit-frame-pointer", "-o"])
+        .args([&program, &source])
+        .status();
+    match built {
+        Ok(status) if status.success() => Some(program),
+        _ => {
+            eprintln!("skipped: no C compiler");
+            None
+        }
+    }
+}
+
+#[test]
+fn short_processes_arrive_with_their_path() {
+    if !can_sample() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = short_program(folder.path()) else { return };
+    let options = EngineOptions {
+        frequency_hz: 997,
+        window: Duration::from_secs(60),
+        ..EngineOptions::default()
+    };
+    let control = Control::default();
+    let (mut keep, started) = (Keep::new(), std::time::Instant::now());
+    let cpu_ns = std::thread::scope(|scope| {
+        let runner = scope.spawn(|| {
+            assert!(control.wait_sampling(Duration::from_secs(60)), "sampling never began");
+            let mut cpu_ns = 0;
+            for _ in 0..300 {
+                let child = std::process::Command::new(&program).spawn().unwrap();
+                cpu_ns += cpu_of(child);
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            control.stop();
+            cpu_ns
+        });
+        run(&options, &mut keep, &control).unwrap();
+        runner.join().unwrap()
+    });
+    let expected = cpu_ns / (1_000_000_000 / 997);
+    let (mut arrived, mut whole, mut instances) = (0, 0, 0);
+    for window in &keep.windows {
+        let path = program.to_str().unwrap();
+        for process in window.processes.iter().filter(|p| p.process.executable_path == path) {
+            instances += 1;
+            assert_eq!(process.process.executable_name, "short-lived");
+            for sample in &process.samples {
+                arrived += sample.times.len() as u64;
+                let root = window.stack(sample.stack).last();
+                let root = root.and_then(|&index| window.location(index).lines.last());
+                whole += sample.times.len() as u64
+                    * u64::from(root.is_some_and(|line| line.function == "_start"));
+            }
+        }
+    }
+    eprintln!(
+        "{arrived} of {expected} samples of {instances} processes, {whole} to the root, in {:?}",
+        started.elapsed()
+    );
+    assert!(instances >= 299, "{instances} of 300 processes");
+    assert!(arrived * 100 >= expected * 95, "{arrived} of {expected} samples");
+    assert!(arrived * 100 <= expected * 110, "{arrived} of {expected} samples");
+}
+
+/// Waits for a child and answers the CPU time it used, nanoseconds.
+fn cpu_of(child: std::process::Child) -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    let mut status = 0;
+    let pid = libc::pid_t::try_from(child.id()).unwrap();
+    // SAFETY: both pointers are to locals of the right types; the child is this process's own and is
+    // waited for nowhere else.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
+    assert_eq!(waited, pid);
+    // SAFETY: zeroed above and filled by wait4, which succeeded.
+    let usage = unsafe { usage.assume_init() };
+    let nanoseconds = |time: libc::timeval| {
+        u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_usec * 1000).unwrap()
+    };
+    nanoseconds(usage.ru_utime) + nanoseconds(usage.ru_stime)
+}
