@@ -26,16 +26,33 @@ function without(text: string, open: string, close: string): string {
   return depth === 0 ? out : text;
 }
 
+/** Where the bracket that opens a text closes; -1 where it does not. */
+function closing(text: string): number {
+  let depth = 0;
+  for (let i = 0; i < text.length; i += 1) {
+    if (text[i] === '<') depth += 1;
+    else if (text[i] === '>' && text[i - 1] !== '-' && text[i - 1] !== '=') {
+      depth -= 1;
+      if (depth === 0) return i;
+    }
+  }
+  return -1;
+}
+
 /** `Class::method` of a C++ or Rust name: without template arguments, parameters and outer namespaces. */
 function nativeShort(name: string): string {
   // operator<, operator-> and friends hold brackets that do not balance.
   if (name.includes('operator')) return name;
   let text = name.replace(/\(anonymous namespace\)/g, '{anon}');
   // Rust: `<T as Trait>::method` keeps T, `<T>::method` loses its brackets.
-  const impl = /^<(.+?)( as .+)?>::(.+)$/.exec(text);
-  if (impl && impl[1] !== undefined && impl[3] !== undefined && !impl[3].includes('>::')) text = `${lastParts(without(impl[1], '<', '>'), 1)}::${impl[3]}`;
+  const close = text.startsWith('<') ? closing(text) : -1;
+  if (close > 0) {
+    const type = without(text.slice(1, close), '<', '>').replace(/ as .*$/, '').replace(/^&(mut )?/, '');
+    text = lastParts(type, 1) + text.slice(close + 1);
+  }
   text = without(without(text, '<', '>'), '(', ')')
-    .replace(/::::/g, '::')
+    .replace(/(::){2,}/g, '::')
+    .replace(/^::/, '')
     .replace(/::$/, '')
     .replace(/\s+(const|volatile|&|&&)$/g, '')
     .replace(/ \[clone [^\]]*\]/g, '')

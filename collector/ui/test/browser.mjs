@@ -54,8 +54,9 @@ async function open(browser, base, { quiet = false, dark = false } = {}) {
   return { page, close };
 }
 
-const flameShown = (page, least = 2) =>
-  page.waitForFunction((nodes) => Number(document.querySelector('.flame')?.getAttribute('data-nodes') ?? 0) >= nodes, least);
+/** There is a tree, and it has been drawn. */
+const flameShown = (page) =>
+  page.waitForFunction(() => Number(document.querySelector('.flame')?.getAttribute('data-nodes') ?? 0) > 1 && performance.getEntriesByName('vesta:flame').length > 0);
 
 /** How many colours the middle column strip of the flame graph has: an undrawn canvas has one. */
 const coloursOf = (page) =>
