@@ -238,6 +238,11 @@ fn by_cfa(walk: &mut Walk, rule: UnwindRule, cfa: u64) -> Step {
 /// The caller's frame by the frame-pointer chain. `certain`: the code is known to keep one.
 #[inline(always)]
 fn by_frame_pointer(walk: &mut Walk, certain: bool) -> Step {
+    if walk.exact == 1
+        && let Some(saved) = frame_being_made(walk.ip)
+    {
+        return by_stack_top(walk, saved);
+    }
     let bp = walk.bp;
     if bp == 0 && (certain || walk.by_frame_pointer == 1) {
         return Err(Outcome::Complete); // the ABI's mark of the outermost frame
@@ -249,6 +254,45 @@ fn by_frame_pointer(walk: &mut Walk, certain: bool) -> Step {
     read_user_words(&mut pair, bp)?;
     walk.by_frame_pointer = 1;
     to_caller(walk, pair[1], bp.wrapping_add(16), pair[0])
+}
+
+/// True or false if the interrupted instruction begins or ends a function, so that rbp is still or again
+/// the caller's: true if the caller's rbp is on top of the stack, above the return address; false if the
+/// return address is. Without this the direct caller of every such leaf would be missing, and the chain
+/// be lost where the caller uses rbp for something else.
+#[inline(always)]
+fn frame_being_made(ip: u64) -> Option<bool> {
+    let mut code = [0u8; 4];
+    // SAFETY: the helper checks the address and writes exactly the size of `code`.
+    let result =
+        unsafe { bpf_probe_read_user(code.as_mut_ptr().cast(), 4, ip as *const core::ffi::c_void) };
+    let code = u32::from_le_bytes(code);
+    if result != 0 {
+        return None;
+    }
+    let first = code & 0xff;
+    if first == 0x55 || first == 0xc3 || code == 0xfa1e_0ff3 {
+        return Some(false); // push rbp; ret; endbr64
+    }
+    let three = code & 0x00ff_ffff;
+    if three == 0xe5_8948 || three == 0xec_8b48 || first == 0x5d {
+        return Some(true); // mov rbp, rsp in both encodings; pop rbp
+    }
+    None
+}
+
+/// The caller's frame, where the return address is on top of the stack, below the caller's rbp if that
+/// is `saved`.
+#[inline(always)]
+fn by_stack_top(walk: &mut Walk, saved: bool) -> Step {
+    let mut pair = [0u64; 2];
+    read_user_words(&mut pair, walk.sp)?;
+    walk.by_frame_pointer = 1;
+    if saved {
+        to_caller(walk, pair[1], walk.sp.wrapping_add(16), pair[0])
+    } else {
+        to_caller(walk, pair[0], walk.sp.wrapping_add(8), walk.bp)
+    }
 }
 
 /// Leaves the frame of a caller in `walk`, if it is one.

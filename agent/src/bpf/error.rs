@@ -42,6 +42,12 @@ pub enum BpfError {
         /// Each form with the kernel's words.
         attempts: Vec<(Form, String)>,
     },
+    /// The kernel has neither the helper for user registers nor type information to find them.
+    #[error(
+        "this kernel has no bpf_task_pt_regs (5.15) and no /sys/kernel/btf/vmlinux \
+         (CONFIG_DEBUG_INFO_BTF), so that user stacks below system calls cannot be found"
+    )]
+    NoKernelTypes,
     /// The object does not hold what this code expects: both are of one build, so this is a defect.
     #[error("the BPF object has no {kind} {name}")]
     Missing {

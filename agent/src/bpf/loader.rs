@@ -13,23 +13,27 @@ use rustix::process::{Resource, Rlimit};
 pub(super) struct Loaded {
     pub(super) ebpf: Ebpf,
     pub(super) form: Form,
+    pub(super) registers: UserRegisters,
 }
 
 /// Loads the first form that the kernel takes.
 pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfError> {
     let object = object::OBJECT.ok_or(BpfError::NotBuilt)?;
     raise_memlock();
-    let forms: &[Form] = match options.form {
-        FormChoice::Auto => &[Form::BpfLoop, Form::TailCalls],
-        FormChoice::BpfLoop => &[Form::BpfLoop],
-        FormChoice::TailCalls => &[Form::TailCalls],
-    };
     let mut attempts = Vec::new();
     let mut errno = None;
-    for &form in forms {
-        let mut ebpf = load_object(object, options, ring_bytes)?;
+    for &(form, registers) in &VARIANTS {
+        let form_wanted = match options.form {
+            FormChoice::Auto => true,
+            FormChoice::BpfLoop => form == Form::BpfLoop,
+            FormChoice::TailCalls => form == Form::TailCalls,
+        };
+        if !form_wanted || options.user_registers.is_some_and(|wanted| wanted != registers) {
+            continue;
+        }
+        let mut ebpf = load_object(object, options, registers, ring_bytes)?;
         match load_form(&mut ebpf, form) {
-            Ok(()) => return Ok(Loaded { ebpf, form }),
+            Ok(()) => return Ok(Loaded { ebpf, form, registers }),
             Err(error) => {
                 errno = source_errno(&error);
                 attempts.push((form, in_short(&error)));
@@ -38,6 +42,14 @@ pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfErro
     }
     Err(BpfError::Refused { errno, attempts })
 }
+
+/// What is tried, best first: kernels from 5.17, 5.15 and 5.10 take them. The last but one is for tests.
+const VARIANTS: [(Form, UserRegisters); 4] = [
+    (Form::BpfLoop, UserRegisters::Helper),
+    (Form::TailCalls, UserRegisters::Helper),
+    (Form::TailCalls, UserRegisters::KernelStack),
+    (Form::BpfLoop, UserRegisters::KernelStack),
+];
 
 /// Before 5.11 the kernel counts BPF memory against this limit. Later it changes nothing, and without the
 /// right to raise it the load itself says what is missing.
@@ -48,14 +60,23 @@ fn raise_memlock() {
     }
 }
 
-fn load_object(object: &[u8], options: &Options, ring_bytes: u32) -> Result<Ebpf, BpfError> {
+fn load_object(
+    object: &[u8],
+    options: &Options,
+    registers: UserRegisters,
+    ring_bytes: u32,
+) -> Result<Ebpf, BpfError> {
     let level = if options.verifier_log {
         VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS
     } else {
         // The default level makes aya repeat a refused load with a growing log: minutes, measured.
         VerifierLogLevel::STATS
     };
-    let registers = UserRegisters::Helper as u32;
+    let stack_offset = match registers {
+        UserRegisters::Helper => 0,
+        UserRegisters::KernelStack => task_stack_offset()?,
+    };
+    let registers = registers as u32;
     let filtered = u32::from(options.pid_filter.is_some());
     let kernel_threads = u32::from(options.kernel_threads);
     let wake_bytes = u64::from(ring_bytes / 4);
@@ -64,11 +85,17 @@ fn load_object(object: &[u8], options: &Options, ring_bytes: u32) -> Result<Ebpf
         .verifier_log_level(level)
         .map_max_entries("RECORDS", ring_bytes)
         .override_global("USER_REGISTERS", &registers, true)
+        .override_global("TASK_STACK_OFFSET", &stack_offset, true)
         .override_global("FILTERED", &filtered, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)
         .override_global("WAKE_BYTES", &wake_bytes, true)
         .load(object)
         .map_err(|source| BpfError::Object { source: Box::new(source) })
+}
+
+/// Where a task's kernel stack is noted. Without it a stack would silently end in the kernel.
+fn task_stack_offset() -> Result<u32, BpfError> {
+    super::btf::kernel_field_offset("task_struct", "stack").ok_or(BpfError::NoKernelTypes)
 }
 
 fn load_form(ebpf: &mut Ebpf, form: Form) -> Result<(), ProgramError> {

@@ -2,6 +2,7 @@
 //! and the perf lifecycle records, and decodes both with bounds checks. It knows no file formats and
 //! decides nothing about processes.
 
+mod btf;
 mod decode;
 mod error;
 mod lifecycle;
@@ -21,7 +22,7 @@ pub use tables::{TableSizes, Tables};
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
-use agent_ebpf::Outcome;
+use agent_ebpf::{Outcome, UserRegisters};
 
 /// How the sampler is loaded.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Options {
     pub pid_filter: Option<Vec<Pid>>,
     /// Kernel threads are sampled too.
     pub kernel_threads: bool,
+    /// How user registers are found when the clock hits the kernel; `None`: as the kernel allows.
+    pub user_registers: Option<UserRegisters>,
     /// The programs write diagnostics to this process's log.
     pub bpf_log: bool,
     /// The whole log of the verifier where it refuses a program: megabytes, and minutes.
@@ -50,6 +53,7 @@ impl Default for Options {
             ring_bytes: None,
             pid_filter: None,
             kernel_threads: true,
+            user_registers: None,
             bpf_log: false,
             verifier_log: false,
         }

@@ -8,8 +8,8 @@ use super::{BpfError, Form, Options, Record, Tables, decode, loader};
 use crate::address::Pid;
 use crate::clock::monotonic_now;
 use crate::limits::{FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
-use agent_ebpf::Counters;
 use agent_ebpf::limits::{RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS};
+use agent_ebpf::{Counters, UserRegisters};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
 use rustix::event::epoll;
@@ -27,6 +27,7 @@ pub struct Sampler {
     filter: HashMap<MapData, u32, u8>,
     order: Order,
     form: Form,
+    registers: UserRegisters,
     map_bytes: u64,
     build_ids: bool,
     lifecycle_lost: u64,
@@ -47,7 +48,7 @@ impl Sampler {
         let cpus = online_cpus()?;
         let ring_bytes =
             options.ring_bytes.unwrap_or_else(|| ring_bytes(&cpus, options.frequency_hz));
-        let loader::Loaded { mut ebpf, form } = loader::load(options, ring_bytes)?;
+        let loader::Loaded { mut ebpf, form, registers } = loader::load(options, ring_bytes)?;
         let map_bytes = loader::map_bytes(&ebpf)?;
         let (lifecycle, build_ids) = open_lifecycle(&cpus)?;
         loader::attach_exec(&mut ebpf)?;
@@ -67,6 +68,7 @@ impl Sampler {
             filter: loader::take_map(&mut ebpf, "FILTER")?,
             order: Order::default(),
             form,
+            registers,
             map_bytes,
             build_ids,
             lifecycle_lost: 0,
@@ -168,6 +170,12 @@ impl Sampler {
     #[must_use]
     pub fn form(&self) -> Form {
         self.form
+    }
+
+    /// How user registers are found when the clock hits the kernel.
+    #[must_use]
+    pub fn user_registers(&self) -> UserRegisters {
+        self.registers
     }
 
     /// True if the kernel puts build ids into lifecycle records (5.12 and newer).

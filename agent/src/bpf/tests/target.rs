@@ -7,6 +7,7 @@ use crate::elf::source::Source;
 use std::collections::HashMap;
 use std::io::Write as _;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// A C program compiled by gcc and running; killed when dropped.
 pub(super) struct Target {
@@ -23,7 +24,13 @@ impl Target {
         let status = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&file).status();
         assert!(status.expect("gcc is installed").success());
         let child = Command::new(&program).stdin(Stdio::null()).spawn().expect("the target runs");
+        std::thread::sleep(Duration::from_millis(100)); // past its start, with everything mapped
         Self { child, _folder: folder }
+    }
+
+    pub(super) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).expect("it is ours");
     }
 
     pub(super) fn pid(&self) -> Pid {
@@ -45,7 +52,14 @@ pub(super) struct TableLoader {
 }
 
 impl TableLoader {
+    /// Loads the tables of a process and publishes its mappings.
     pub(super) fn load(&mut self, tables: &mut Tables, pid: Pid, generation: Generation) {
+        let mappings = self.mappings(tables, pid);
+        assert_eq!(tables.set_process(pid, generation, &mappings).unwrap(), 0);
+    }
+
+    /// Loads the tables of a process; its mappings.
+    pub(super) fn mappings(&mut self, tables: &mut Tables, pid: Pid) -> Vec<WalkMapping> {
         let text = std::fs::read_to_string(format!("/proc/{}/maps", pid.0)).unwrap();
         let mut mappings = Vec::new();
         for line in text.lines() {
@@ -54,7 +68,7 @@ impl TableLoader {
                 mappings.push(self.mapping(tables, pid, &fields));
             }
         }
-        assert_eq!(tables.set_process(pid, generation, &mappings).unwrap(), 0);
+        mappings
     }
 
     fn mapping(&mut self, tables: &mut Tables, pid: Pid, fields: &[&str]) -> WalkMapping {
