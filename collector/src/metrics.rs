@@ -3,8 +3,8 @@
 
 use crate::ingest::otlp::Rejections;
 use crate::store::{Ack, StoreStats};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -13,7 +13,7 @@ use prometheus_client::registry::{Registry, Unit};
 use std::time::Duration;
 
 /// How a request came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// OTLP/gRPC.
     Grpc,
@@ -21,15 +21,24 @@ pub enum Transport {
     Http,
 }
 
+impl Transport {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Grpc => "grpc",
+            Self::Http => "http",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct IngestLabels {
-    transport: Transport,
+    transport: &'static str,
     status: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TransportLabels {
-    transport: Transport,
+    transport: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -72,6 +81,8 @@ pub struct Metrics {
     rejected: Family<ReasonLabels, Counter>,
     /// Profiles received in the layout of protocol 1.8 or 1.9.
     pub(crate) old_layout: Counter,
+    /// Attribute values that were cut because they were too long.
+    pub(crate) truncated: Counter,
     connections: Family<PortLabels, Gauge>,
     connections_refused: Family<PortLabels, Counter>,
     http: Family<RouteLabels, Counter>,
@@ -131,6 +142,7 @@ impl Default for Metrics {
             samples: Counter::default(),
             rejected: Family::default(),
             old_layout: Counter::default(),
+            truncated: Counter::default(),
             connections: Family::default(),
             connections_refused: Family::default(),
             http: Family::default(),
@@ -156,6 +168,7 @@ impl Metrics {
         );
         add("vesta_observations_stored", "Observations in stored profiles", &self.samples);
         add("vesta_profiles_old_layout", "Profiles of OTLP 1.8 or 1.9", &self.old_layout);
+        add("vesta_attribute_values_cut", "Attribute values cut to their limit", &self.truncated);
         registry.register(
             "vesta_profiles_rejected",
             "Profiles refused, by reason",
@@ -190,6 +203,7 @@ impl Metrics {
 
     /// Counts a request to an ingest route.
     pub fn ingest_request(&self, transport: Transport, status: &'static str, bytes: usize) {
+        let transport = transport.as_str();
         self.requests.get_or_create(&IngestLabels { transport, status }).inc();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.bytes.get_or_create(&TransportLabels { transport }).inc_by(bytes);

@@ -144,7 +144,8 @@ async fn send(at: usize, uri: &Uri, headers: &HeaderMap) -> Response {
     response
 }
 
-#[cfg(all(test, feature = "ui"))]
+#[cfg(test)]
+#[cfg(feature = "ui")]
 mod tests {
     use super::*;
     use std::path::Path;

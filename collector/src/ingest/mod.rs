@@ -8,3 +8,8 @@ pub mod grpc;
 pub mod http;
 pub mod otlp;
 pub mod receiver;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

@@ -187,7 +187,7 @@ impl Receiver {
     }
 
     async fn append(&self, received: otlp::Received) -> Result<Rejections, Refused> {
-        let otlp::Received { batch, rejections, old_layout } = received;
+        let otlp::Received { batch, rejections, old_layout, truncated } = received;
         let samples: usize = batch.profiles.iter().map(|profile| profile.samples.len()).sum();
         if !batch.profiles.is_empty() {
             let time = Duration::from_millis(limits::APPEND_MS_MAX);
@@ -199,6 +199,7 @@ impl Receiver {
             self.metrics.stored(ack, samples);
         }
         self.metrics.old_layout.inc_by(old_layout);
+        self.metrics.truncated.inc_by(truncated);
         self.metrics.rejected(&rejections);
         Ok(rejections)
     }

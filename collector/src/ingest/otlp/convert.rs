@@ -5,7 +5,7 @@ use super::dictionary::{Copies, Dictionary};
 use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
 use super::units::{self, Stored};
-use super::{AGENT_SCOPE, Reception, Rejections};
+use super::{AGENT_SCOPE, Received, Reception, Rejections};
 use crate::limits::{
     LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
 };
@@ -17,6 +17,7 @@ use crate::query::TimeRange;
 use hashbrown::{HashMap, HashSet};
 use proto::opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
+use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -31,9 +32,9 @@ const NS_PER_MS: u64 = 1_000_000;
 
 pub(super) fn convert(
     request: &ExportProfilesServiceRequest,
-    mixed_profiles: &[usize],
+    mixed_profiles: &[(usize, Range<usize>)],
     reception: &Reception,
-) -> (WriteBatch, Rejections) {
+) -> Received {
     let unset = otlp::ProfilesDictionary::default();
     let dictionary = Dictionary::check(request.dictionary.as_ref().unwrap_or(&unset));
     let mut converter = Converter {
@@ -44,6 +45,7 @@ pub(super) fn convert(
         observations: 0,
         sets: HashMap::new(),
     };
+    let is_mixed = |position| mixed_profiles.binary_search_by_key(&position, |(at, _)| *at).is_ok();
     let mut rejections = Rejections::default();
     let mut position = 0;
     for resource_profiles in &request.resource_profiles {
@@ -55,9 +57,7 @@ pub(super) fn convert(
             let mut sets = HashMap::new();
             for profile in &scope_profiles.profiles {
                 let outcome = match &origin {
-                    _ if mixed_profiles.binary_search(&position).is_ok() => {
-                        Err(Fault::MixedLayouts)
-                    }
+                    _ if is_mixed(position) => Err(Fault::MixedLayouts),
                     Ok(origin) => {
                         let scope = Scope { origin, is_agent, twins: &twins };
                         converter.profile(profile, &scope, &mut sets)
@@ -71,7 +71,8 @@ pub(super) fn convert(
             }
         }
     }
-    (converter.batch, rejections)
+    let truncated = dictionary.strings().truncated.get();
+    Received { batch: converter.batch, rejections, old_layout: 0, truncated }
 }
 
 fn empty_batch(reception: &Reception) -> WriteBatch {

@@ -106,6 +106,8 @@ pub struct Received {
     pub rejections: Rejections,
     /// Profiles that came in the layout of protocol 1.8 or 1.9.
     pub old_layout: u64,
+    /// Attribute values that were cut because they were too long.
+    pub truncated: u64,
 }
 
 /// Reads a request.
@@ -115,14 +117,11 @@ pub struct Received {
 pub fn receive(bytes: &[u8], reception: &Reception) -> Result<Received, Undecodable> {
     let findings = wire::look(bytes)?;
     let mut bytes = Cow::Borrowed(bytes);
-    if !findings.old_profiles.is_empty() {
-        wire::renumber(bytes.to_mut(), &findings.old_profiles)?;
-    }
-    if !findings.mixed_ranges.is_empty() {
-        wire::hide_samples(bytes.to_mut(), &findings.mixed_ranges)?;
+    if !findings.old_profiles.is_empty() || !findings.mixed_profiles.is_empty() {
+        wire::renumber(bytes.to_mut(), &findings)?;
     }
     let request = ExportProfilesServiceRequest::decode(&*bytes)?;
-    let (batch, rejections) = convert::convert(&request, &findings.mixed_profiles, reception);
-    let old_layout = u64::try_from(findings.old_profiles.len()).unwrap_or(u64::MAX);
-    Ok(Received { batch, rejections, old_layout })
+    let mut received = convert::convert(&request, &findings.mixed_profiles, reception);
+    received.old_layout = u64::try_from(findings.old_profiles.len()).unwrap_or(u64::MAX);
+    Ok(received)
 }

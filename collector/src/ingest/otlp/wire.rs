@@ -42,10 +42,8 @@ pub enum WireError {
 pub struct Findings {
     /// Byte ranges of profiles whose samples have the layout of 1.8 or 1.9.
     pub old_profiles: Vec<Range<usize>>,
-    /// Positions of profiles, in order of the wire, that use both layouts.
-    pub mixed_profiles: Vec<usize>,
-    /// Byte ranges of the same profiles.
-    pub mixed_ranges: Vec<Range<usize>>,
+    /// Profiles that use both layouts: positions in order of the wire, and byte ranges.
+    pub mixed_profiles: Vec<(usize, Range<usize>)>,
 }
 
 /// Messages that the look walks into.
@@ -158,6 +156,9 @@ impl Message {
     }
 }
 
+/// A field of `Profile` that no version of the protocol uses: decoders skip it.
+const UNUSED_FIELD: u32 = 15;
+
 const WIRE_VARINT: u8 = 0;
 const WIRE_FIXED64: u8 = 1;
 const WIRE_BYTES: u8 = 2;
@@ -259,8 +260,7 @@ pub fn look(bytes: &[u8]) -> Result<Findings, WireError> {
         // bare one that nothing contradicts is old, because in the new layout it would be empty.
         let old = seen.old || (!seen.new && !any_new && (any_old || seen.bare));
         if seen.old && seen.new {
-            findings.mixed_profiles.push(at);
-            findings.mixed_ranges.push(range);
+            findings.mixed_profiles.push((at, range));
         } else if old || seen.old_profile {
             findings.old_profiles.push(range);
         }
@@ -293,7 +293,7 @@ impl Look<'_> {
         let mut sample = SampleShape::default();
         while let Some(field) = next_field(self.bytes, &mut at, range.end)? {
             match message {
-                Message::Sample => sample.see(&field),
+                Message::Sample => sample.see(self.bytes, &field),
                 Message::Profile => self.see_profile_field(&field),
                 _ => {}
             }
@@ -337,50 +337,54 @@ impl Look<'_> {
 struct SampleShape {
     old: bool,
     new: bool,
-    second: bool,
-    timestamps: bool,
+    /// Numbers in field 2: values of the old layout, attributes of the new.
+    second: usize,
+    timestamps: usize,
 }
 
 impl SampleShape {
-    fn see(&mut self, field: &Field) {
+    fn see(&mut self, bytes: &[u8], field: &Field) {
         match (field.number, field.wire_type) {
             (3, WIRE_BYTES) | (4, WIRE_VARINT) => self.old = true,
             (3, WIRE_VARINT) | (4, WIRE_BYTES) => self.new = true,
-            (2, _) => self.second = true,
-            (5, _) => self.timestamps = true,
+            (2, WIRE_BYTES) => {
+                let packed = bytes.get(field.value.clone()).unwrap_or_default();
+                self.second += packed.iter().filter(|&&byte| byte & 0x80 == 0).count();
+            }
+            (2, _) => self.second += 1,
+            (5, WIRE_BYTES) => self.timestamps += field.value.len() / size_of::<u64>(),
+            (5, _) => self.timestamps += 1,
             _ => {}
         }
     }
 
+    /// True where field 2 cannot be values, because there are more or fewer than timestamps.
+    fn is_uneven(&self) -> bool {
+        self.second > 0 && self.timestamps > 0 && self.second != self.timestamps
+    }
+
     fn judge(&self, evidence: &mut Evidence) {
+        let decided = self.old || self.new;
         evidence.old |= self.old;
-        evidence.new |= self.new;
-        evidence.bare |= self.second && !self.old && !self.new && !self.timestamps;
+        evidence.new |= self.new || (!decided && self.is_uneven());
+        evidence.bare |= !decided && self.second > 0 && self.timestamps == 0;
     }
 }
 
-/// Renumbers the fields of old profiles in place.
+/// Makes everything readable in the layout of 1.10: renumbers the fields of old profiles in place, and
+/// hides the samples of mixed ones, which else would make the whole request undecodable.
 ///
 /// # Errors
-/// None for ranges that [`look`] found in the same bytes.
-pub fn renumber(bytes: &mut [u8], old_profiles: &[Range<usize>]) -> Result<(), WireError> {
-    for range in old_profiles {
+/// None for findings of [`look`] in the same bytes.
+pub fn renumber(bytes: &mut [u8], findings: &Findings) -> Result<(), WireError> {
+    for range in &findings.old_profiles {
         renumber_profile(bytes, range.clone())?;
     }
-    Ok(())
-}
-
-/// Hides the samples of profiles that are refused because they mix layouts: a decoder of 1.10 would stop at
-/// the first old one and refuse the whole request.
-///
-/// # Errors
-/// None for ranges that [`look`] found in the same bytes.
-pub fn hide_samples(bytes: &mut [u8], mixed_ranges: &[Range<usize>]) -> Result<(), WireError> {
-    for range in mixed_ranges {
+    for (_, range) in &findings.mixed_profiles {
         let mut at = range.start;
         while let Some(field) = next_field(bytes, &mut at, range.end)? {
-            if field.number == 2 && field.wire_type == WIRE_BYTES {
-                set_number(bytes, field.tag_at, 15);
+            if field.number == 2 {
+                set_number(bytes, field.tag_at, UNUSED_FIELD);
             }
         }
     }
@@ -400,7 +404,7 @@ fn renumber_profile(bytes: &mut [u8], range: Range<usize>) -> Result<(), WireErr
     for field in fields.iter().filter(|field| field.number == 2 && field.wire_type == WIRE_BYTES) {
         let mut at = field.value.start;
         while let Some(inner) = next_field(bytes, &mut at, field.value.end)? {
-            old_samples.see(&inner);
+            old_samples.see(bytes, &inner);
         }
     }
     for field in fields {
@@ -408,8 +412,8 @@ fn renumber_profile(bytes: &mut [u8], range: Range<usize>) -> Result<(), WireErr
             2 if field.wire_type == WIRE_BYTES && !old_samples.new => {
                 renumber_sample(bytes, field.value)?;
             }
-            // Protocol 1.8 had `comment_strindices` in 7: moved to 15, which no version uses.
-            7 if is_1_8 => set_number(bytes, field.tag_at, 15),
+            // Protocol 1.8 had `comment_strindices` in 7.
+            7 if is_1_8 => set_number(bytes, field.tag_at, UNUSED_FIELD),
             8..=12 if is_1_8 => set_number(bytes, field.tag_at, field.number - 1),
             _ => {}
         }
@@ -438,3 +442,6 @@ fn set_number(bytes: &mut [u8], tag_at: usize, number: u32) {
         *byte = (*byte & 0x87) | (number << 3);
     }
 }
+
+#[cfg(test)]
+mod tests;
