@@ -6,7 +6,7 @@ use clap::Parser as _;
 use collector::api::serve::{Collector, ServeOptions};
 use collector::client::local::{self, LocalOptions};
 use collector::client::{self, ClientError};
-use collector::options::{Cli, Command, KeepArgs, LocalArgs, ServeArgs};
+use collector::options::{Cli, Command, LocalArgs, ServeArgs};
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ async fn told_to_stop() -> Result<()> {
 async fn serve(args: ServeArgs) -> Result<()> {
     let data_dir = data_dir(args.data_dir)?;
     let options = ServeOptions {
-        data_bytes_max: data_bytes_max(&args.keep, &data_dir)?,
+        data_bytes_max: args.keep.data_bytes_max,
         data_dir: data_dir.clone(),
         retention_ms: args.keep.retention,
         listen: args.listen,
@@ -106,7 +106,7 @@ async fn profile_this_host(args: LocalArgs) -> Result<()> {
         duration: args.duration.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         frequency: args.frequency,
         agent: local::find_agent(args.agent)?,
-        data_bytes_max: data_bytes_max(&args.keep, &data_dir)?,
+        data_bytes_max: args.keep.data_bytes_max,
         data_dir,
         retention_ms: args.keep.retention,
     };
@@ -150,16 +150,4 @@ fn data_dir(named: Option<PathBuf>) -> Result<PathBuf> {
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     folder.canonicalize().with_context(|| format!("cannot open the folder {}", folder.display()))
-}
-
-/// 10 GiB, or a tenth of the disk if that is less, unless told.
-fn data_bytes_max(keep: &KeepArgs, folder: &Path) -> Result<u64> {
-    const BYTES_MAX_DEFAULT: u64 = 10 << 30;
-    if let Some(bytes) = keep.data_bytes_max {
-        return Ok(bytes);
-    }
-    let disk = rustix::fs::statvfs(folder)
-        .with_context(|| format!("cannot ask for the size of the disk of {}", folder.display()))?;
-    let disk_bytes = disk.f_blocks.saturating_mul(disk.f_frsize);
-    Ok(BYTES_MAX_DEFAULT.min(disk_bytes / 10))
 }

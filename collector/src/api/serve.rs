@@ -6,7 +6,7 @@ use crate::ingest::receiver::Receiver;
 use crate::limits::PORTS_TRIED_MAX;
 use crate::metrics::Metrics;
 use crate::profile::ProjectName;
-use crate::store::memory::MemoryStore;
+use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
 use crate::store::{ProfileStore, StoreError};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,8 +23,8 @@ pub const PROJECT: &str = "default";
 pub struct ServeOptions {
     /// Where profiles are kept.
     pub data_dir: PathBuf,
-    /// Most bytes there.
-    pub data_bytes_max: u64,
+    /// Most bytes there; the store's own default if absent.
+    pub data_bytes_max: Option<u64>,
     /// Profiles older than this are refused, milliseconds.
     pub retention_ms: i64,
     /// Page, API, OTLP/HTTP.
@@ -62,6 +62,9 @@ pub enum ServeError {
         /// What to do.
         hint: &'static str,
     },
+    /// Opening the store stopped without an answer.
+    #[error("opening the store stopped: {0}")]
+    Opening(String),
     /// The store cannot be opened or flushed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -99,10 +102,15 @@ impl Collector {
     /// # Errors
     /// The store cannot be opened or a port cannot be bound.
     pub async fn start(options: ServeOptions) -> Result<Self, ServeError> {
-        // Until there is an engine that writes to the data folder.
-        tracing::warn!("this build keeps profiles in memory only: they are gone when it stops");
-        let store: Arc<dyn ProfileStore> = Arc::new(MemoryStore::new());
-        Self::with_store(options, store).await
+        let embedded = EmbeddedOptions {
+            data_dir: options.data_dir.clone(),
+            data_bytes_max: options.data_bytes_max,
+            clock: Clock::system(),
+        };
+        // Replaying the log reads files; no request waits for it yet.
+        let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(embedded)).await;
+        let store = opened.map_err(|error| ServeError::Opening(error.to_string()))??;
+        Self::with_store(options, Arc::new(store)).await
     }
 
     /// Serves a store.

@@ -24,8 +24,8 @@ pub struct LocalOptions {
     pub agent: PathBuf,
     /// Where profiles are kept.
     pub data_dir: PathBuf,
-    /// Most bytes there.
-    pub data_bytes_max: u64,
+    /// Most bytes there; the store's own default if absent.
+    pub data_bytes_max: Option<u64>,
     /// Older profiles are refused, milliseconds.
     pub retention_ms: i64,
 }
