@@ -121,6 +121,7 @@ export function Explore() {
   const loading = flame.loading.value || functions.loading.value;
   return (
     <main class={`explore view-${shown}${loading ? ' loading' : ''}${matches.value ? ' searching' : ''}`}>
+      <h1 class="spoken">Explore</h1>
       <QueryBar />
       <Timeline />
       {error ? <Problem error={error} stale={model !== undefined} /> : null}

@@ -124,6 +124,7 @@ export function Services() {
   const most = Math.max(0, ...(answer?.rows ?? []).map((row) => row.share));
   return (
     <main class={`services${services.loading.value ? ' loading' : ''}`}>
+      <h1 class="spoken">Services</h1>
       {error ? <Problem error={error} stale={answer !== null} /> : null}
       {answer ? (
         <>

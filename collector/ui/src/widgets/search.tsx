@@ -6,6 +6,11 @@ import { count, share } from '../format.ts';
 import { go, view } from '../state.ts';
 import { Icon } from './icon.tsx';
 
+/** Hidden frames are not searched: what is found of the rest is the least that there is. */
+function atLeast(text: string, hidden: number): string {
+  return hidden > 0 && /^[0-9]/.test(text) && !text.startsWith('100') ? `≥${text}` : text;
+}
+
 export function Search() {
   const { find, regex } = view.value;
   const found = matches.value;
@@ -45,7 +50,8 @@ export function Search() {
           <span class="problem">{searchError.value}</span>
         ) : found && model ? (
           <>
-            <b>{share(found.total, model.total)}</b> of total matches
+            <b title={model.hidden.total > 0 ? 'What is hidden is not searched: it may hold more' : undefined}>{atLeast(share(found.total, model.total), model.hidden.total)}</b>{' '}
+            of total matches
             {zoomed ? <> · {share(found.total, model.total_[zoomNode.value] as number)} of view</> : null}
             <span class="muted"> · {count(found.outermost.length)} {found.outermost.length === 1 ? 'place' : 'places'}</span>
           </>
