@@ -188,6 +188,7 @@ impl Engine {
         let begin = monotonic_now();
         self.open_window(begin);
         control.set_sampling();
+        tracing::info!("sampling");
         let end = self.options.duration.map(|duration| begin.plus(nanoseconds(duration)));
         loop {
             let now = monotonic_now();
