@@ -14,7 +14,7 @@ use super::verifier::{below, limit32, low32, place};
 use super::{notes, walker};
 use agent_ebpf::counters::OUTCOME_SLOTS;
 use agent_ebpf::limits::{
-    FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, USER_FRAMES_MAX,
+    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, USER_FRAMES_MAX,
     USER_FRAMES_TAIL_CALLS_MAX,
 };
 use agent_ebpf::{Counters, FRAME_EXACT, Outcome, ProcessEntry, RecordKind, SampleHeader};
@@ -35,11 +35,11 @@ use core::mem::offset_of;
 fn sample_loop(ctx: PerfEventContext) -> u32 {
     if let Some(scratch) = begin(&ctx) {
         let mut unused = 0u64;
-        let step = walk_one as unsafe extern "C" fn(u32, *mut c_void) -> i64;
+        let step = walk_some as unsafe extern "C" fn(u32, *mut c_void) -> i64;
         // SAFETY: the callback has the signature that the helper calls, and the context is on the stack.
         unsafe {
             bpf_loop(
-                const { limit32(USER_FRAMES_MAX) },
+                const { limit32(USER_FRAMES_MAX / FRAMES_PER_LOOP_STEP) },
                 step as *mut c_void,
                 (&raw mut unused).cast(),
                 0,
@@ -50,10 +50,15 @@ fn sample_loop(ctx: PerfEventContext) -> u32 {
     0
 }
 
-/// One frame; 1 ends the loop.
-unsafe extern "C" fn walk_one(_: u32, _: *mut c_void) -> i64 {
+/// The next frames; 1 ends the loop.
+unsafe extern "C" fn walk_some(_: u32, _: *mut c_void) -> i64 {
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 1 };
-    i64::from(!walk_on(scratch))
+    for _ in 0..FRAMES_PER_LOOP_STEP {
+        if !walk_on(scratch) {
+            return 1;
+        }
+    }
+    0
 }
 
 /// The sampler, where the kernel has no `bpf_loop`.

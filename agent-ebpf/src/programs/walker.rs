@@ -138,9 +138,12 @@ fn column(page: &MappingPage, column: usize, slot: u64) -> u64 {
 /// The page of the process that `pc` would lie in.
 #[inline(always)]
 fn find_page(walk: &Walk, pc: u64) -> Result<u64, Outcome> {
-    let starts = PAGE_STARTS.get(0).ok_or(Outcome::TableCorrupt)?;
     let first = u64::from(walk.process.first_page);
     let pages = u64::from(walk.process.pages);
+    if pages <= 1 {
+        return Ok(first); // nearly every process has fewer than 64 mappings
+    }
+    let starts = PAGE_STARTS.get(0).ok_or(Outcome::TableCorrupt)?;
     let mut page = walk.zero;
     let mut step = 64;
     while step > 0 {
@@ -159,18 +162,8 @@ fn find_row(walk: &Walk, target: MappingTarget, key: u64) -> Result<u64, Outcome
     if key >= u64::from(u32::MAX) {
         return Ok(0); // before the first row, or behind what 32 bits reach: NoInfo
     }
-    let starts = CHUNK_STARTS.get(0).ok_or(Outcome::TableCorrupt)?;
-    let mut chunk = walk.zero;
-    let mut step = 2048;
-    while step > 0 {
-        let next = chunk + step;
-        // SAFETY: the flat array holds CHUNKS_MAX elements.
-        let start: u32 =
-            unsafe { element::<CHUNKS_MAX, u32, _>(starts, 0, target.first_chunk() + next) };
-        chunk += (at_most(next + 1, target.chunks()) & at_most(u64::from(start), key)) * step;
-        step /= 2;
-    }
-    chunk += target.first_chunk();
+    let chunk =
+        if target.chunks() <= 1 { target.first_chunk() } else { find_chunk(walk, target, key)? };
     let inner = low32(below::<SLAB_CHUNKS>(chunk));
     let rows =
         SLABS.get_value(low32(chunk / SLAB_CHUNKS as u64), &inner).ok_or(Outcome::TableCorrupt)?;
@@ -186,6 +179,23 @@ fn find_row(walk: &Walk, target: MappingTarget, key: u64) -> Result<u64, Outcome
     // SAFETY: the column holds that many rows.
     let rule: u16 = unsafe { element::<CHUNK_ROWS, u16, _>(rows, offset_of!(Chunk, rules), row) };
     Ok(u64::from(rule))
+}
+
+/// The chunk of a table that the row at `key` lies in.
+#[inline(always)]
+fn find_chunk(walk: &Walk, target: MappingTarget, key: u64) -> Result<u64, Outcome> {
+    let starts = CHUNK_STARTS.get(0).ok_or(Outcome::TableCorrupt)?;
+    let mut chunk = walk.zero;
+    let mut step = 2048;
+    while step > 0 {
+        let next = chunk + step;
+        // SAFETY: the flat array holds CHUNKS_MAX elements.
+        let start: u32 =
+            unsafe { element::<CHUNKS_MAX, u32, _>(starts, 0, target.first_chunk() + next) };
+        chunk += (at_most(next + 1, target.chunks()) & at_most(u64::from(start), key)) * step;
+        step /= 2;
+    }
+    Ok(target.first_chunk() + chunk)
 }
 
 /// Goes to the caller by `rule`.
@@ -224,6 +234,12 @@ fn apply(walk: &mut Walk, rule: UnwindRule) -> Step {
 /// The caller's frame, where the canonical frame address is known.
 #[inline(always)]
 fn by_cfa(walk: &mut Walk, rule: UnwindRule, cfa: u64) -> Step {
+    walk.by_frame_pointer = 0;
+    if rule.rbp == -2 && rule.rbp_from_rbp == 0 {
+        let mut pair = [0u64; 2]; // the usual place, next to the return address: one read for both
+        read_user_words(&mut pair, cfa.wrapping_sub(16))?;
+        return to_caller(walk, pair[1], cfa, pair[0]);
+    }
     let mut bp = walk.bp;
     if rule.rbp != 0 || rule.rbp_from_rbp != 0 {
         let base = if rule.rbp_from_rbp == 0 { cfa } else { walk.bp };
@@ -231,7 +247,6 @@ fn by_cfa(walk: &mut Walk, rule: UnwindRule, cfa: u64) -> Step {
         bp = read_user(base.wrapping_add(distance.cast_unsigned()))?;
     }
     let ip = read_user(cfa.wrapping_sub(8))?;
-    walk.by_frame_pointer = 0;
     to_caller(walk, ip, cfa, bp)
 }
 
