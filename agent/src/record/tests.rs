@@ -80,7 +80,11 @@ fn pprof_has_both_values_and_what_a_reader_needs() {
     let sum = |at: usize| profile.sample.iter().map(|sample| sample.value[at]).sum::<i64>();
     assert_eq!(sum(0), 1_000);
     assert_eq!(sum(1), 1_000 * profile.period);
-    assert_eq!(text(profile.mapping[0].build_id).len(), 40);
+    let library =
+        profile.mapping.iter().find(|mapping| text(mapping.filename).ends_with("lib1.so"));
+    let library = library.unwrap();
+    assert_eq!(text(library.build_id), "02".repeat(20));
+    assert_eq!((library.memory_start, library.memory_limit), (0x1000, 0x9000));
     assert!(profile.mapping.iter().any(|mapping| mapping.has_inline_frames));
     assert!(profile.mapping.iter().any(|mapping| text(mapping.filename) == "[kernel]"));
 }
