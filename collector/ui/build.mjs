@@ -25,7 +25,11 @@ async function sourceHash() {
   const below = await readdir(join(root, 'src'), { recursive: true, withFileTypes: true });
   const paths = below
     .filter((entry) => entry.isFile())
-    .map((entry) => relative(root, join(entry.parentPath ?? entry.path, entry.name)).split(sep).join('/'))
+    .map((entry) =>
+      relative(root, join(entry.parentPath ?? entry.path, entry.name))
+        .split(sep)
+        .join('/'),
+    )
     .concat('build.mjs', 'package-lock.json')
     .sort((a, b) => Buffer.compare(Buffer.from(a), Buffer.from(b)));
   const parts = [];

@@ -139,10 +139,18 @@ export function apiUrl(path: string, params: Params): string {
 async function errorOf(response: Response): Promise<ApiError> {
   const passing = response.status === 429 || response.status >= 500;
   try {
-    const { error } = (await response.json()) as { error: { code: string; message: string; hint?: string; request_id?: string } };
+    const { error } = (await response.json()) as {
+      error: { code: string; message: string; hint?: string; request_id?: string };
+    };
     return new ApiError(error.message, error.hint ?? '', error.code, error.request_id ?? '', passing);
   } catch {
-    return new ApiError(`The collector answered with status ${response.status}.`, '', String(response.status), '', passing);
+    return new ApiError(
+      `The collector answered with status ${response.status}.`,
+      '',
+      String(response.status),
+      '',
+      passing,
+    );
   }
 }
 
@@ -150,16 +158,31 @@ async function errorOf(response: Response): Promise<ApiError> {
 export async function ask<T>(path: string, params: Params, signal?: AbortSignal): Promise<T> {
   let response: Response;
   try {
-    response = await fetch(apiUrl(path, params), { headers: { accept: 'application/json' }, ...(signal ? { signal } : {}) });
+    response = await fetch(apiUrl(path, params), {
+      headers: { accept: 'application/json' },
+      ...(signal ? { signal } : {}),
+    });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError('The collector does not answer.', 'Is vesta still running? This page asks again by itself.', 'unreachable', '', true);
+    throw new ApiError(
+      'The collector does not answer.',
+      'Is vesta still running? This page asks again by itself.',
+      'unreachable',
+      '',
+      true,
+    );
   }
   if (!response.ok) throw await errorOf(response);
   try {
     return (await response.json()) as T;
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError('The answer of the collector broke off.', 'This page asks again by itself.', 'incomplete', '', true);
+    throw new ApiError(
+      'The answer of the collector broke off.',
+      'This page asks again by itself.',
+      'incomplete',
+      '',
+      true,
+    );
   }
 }

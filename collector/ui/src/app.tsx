@@ -27,8 +27,12 @@ class Boundary extends Component<{ children: ComponentChildren }, { error: Error
         <h1>The page has a fault</h1>
         <p>Loading it again usually helps. What is stored is not touched.</p>
         <p>
-          <button type="button" class="primary" onClick={() => location.reload()}>Load again</button>{' '}
-          <button type="button" onClick={() => navigator.clipboard?.writeText(report)}>Copy a report</button>
+          <button type="button" class="primary" onClick={() => location.reload()}>
+            Load again
+          </button>{' '}
+          <button type="button" onClick={() => navigator.clipboard?.writeText(report)}>
+            Copy a report
+          </button>
         </p>
         <pre>{report}</pre>
       </main>

@@ -38,12 +38,22 @@ export const splitBy = computed(() => {
 });
 
 export const series = resource<Series>(
-  () => (onExplore.value ? { path: '/series', params: { ...selection.value, ...fullRange.value, by: splitBy.value, limit: SERIES_MAX }, turn: tick.value } : null),
+  () =>
+    onExplore.value
+      ? {
+          path: '/series',
+          params: { ...selection.value, ...fullRange.value, by: splitBy.value, limit: SERIES_MAX },
+          turn: tick.value,
+        }
+      : null,
   (answer) => answer,
 );
 
 export const labels = resource<Labels>(
-  () => (onExplore.value ? { path: '/labels', params: { type: view.value.type, ...fullRange.value }, turn: tick.value } : null),
+  () =>
+    onExplore.value
+      ? { path: '/labels', params: { type: view.value.type, ...fullRange.value }, turn: tick.value }
+      : null,
   (answer) => answer,
 );
 
@@ -53,7 +63,14 @@ export interface Flame {
 }
 
 export const flame = resource<FlameAnswer, Flame>(
-  () => (onExplore.value ? { path: '/flamegraph', params: { ...selection.value, ...brushed.value, max_nodes: view.value.nodes }, turn: tick.value } : null),
+  () =>
+    onExplore.value
+      ? {
+          path: '/flamegraph',
+          params: { ...selection.value, ...brushed.value, max_nodes: view.value.nodes },
+          turn: tick.value,
+        }
+      : null,
   (answer) => {
     const model = buildModel(answer);
     return { model, hashes: new PathHashes(model) };
@@ -62,7 +79,10 @@ export const flame = resource<FlameAnswer, Flame>(
 
 const wantsTable = computed(() => onExplore.value && view.value.view !== 'flame');
 export const functions = resource<Functions>(
-  () => (wantsTable.value ? { path: '/functions', params: { ...selection.value, ...brushed.value, limit: FUNCTIONS_MAX }, turn: tick.value } : null),
+  () =>
+    wantsTable.value
+      ? { path: '/functions', params: { ...selection.value, ...brushed.value, limit: FUNCTIONS_MAX }, turn: tick.value }
+      : null,
   (answer) => answer,
 );
 

@@ -47,7 +47,9 @@ export function share(part: number, whole: number): string {
 
 /** Whole numbers with thousands separators: "61,668". */
 export function count(value: number): string {
-  const text = Math.abs(Math.round(value)).toString().replace(/\B(?=(\d{3})+$)/g, ',');
+  const text = Math.abs(Math.round(value))
+    .toString()
+    .replace(/\B(?=(\d{3})+$)/g, ',');
   return value < 0 && text !== '0' ? MINUS + text : text;
 }
 
@@ -55,7 +57,12 @@ export function count(value: number): string {
 export function countShort(value: number): string {
   const size = Math.abs(value);
   if (size < 1000) return count(value);
-  for (const [unit, name] of [[1e12, 'T'], [1e9, 'G'], [1e6, 'M'], [1e3, 'k']] as const) {
+  for (const [unit, name] of [
+    [1e12, 'T'],
+    [1e9, 'G'],
+    [1e6, 'M'],
+    [1e3, 'k'],
+  ] as const) {
     if (size >= unit * 0.9995) return `${digits3(value / unit)}${NBSP}${name}`;
   }
   return count(value);
@@ -103,10 +110,14 @@ export function bytes(value: number): string {
 /** A value in its type's unit. */
 export function valueText(value: number, unit: string): string {
   switch (unit) {
-    case 'nanoseconds': return duration(value / 1e6);
-    case 'bytes': return bytes(value);
-    case 'count': return countShort(value);
-    default: return `${countShort(value)}${NBSP}${unit}`;
+    case 'nanoseconds':
+      return duration(value / 1e6);
+    case 'bytes':
+      return bytes(value);
+    case 'count':
+      return countShort(value);
+    default:
+      return `${countShort(value)}${NBSP}${unit}`;
   }
 }
 

@@ -27,7 +27,9 @@ const CHORD_MS = 1500;
 let chordUntil = 0;
 
 function isTyping(target: EventTarget | null): boolean {
-  return target instanceof HTMLInputElement || target instanceof HTMLSelectElement || target instanceof HTMLTextAreaElement;
+  return (
+    target instanceof HTMLInputElement || target instanceof HTMLSelectElement || target instanceof HTMLTextAreaElement
+  );
 }
 
 function chord(key: string): boolean {
@@ -41,35 +43,58 @@ function chord(key: string): boolean {
 
 function everywhere(key: string): boolean {
   switch (key) {
-    case '?': helpOpen.value = !helpOpen.peek(); return true;
-    case 't': chooseTheme(dark.peek() ? 'light' : 'dark'); return true;
-    case 'r': refreshNow(); return true;
-    case '[': shiftRange(-1); return true;
-    case ']': shiftRange(1); return true;
-    case 'g': chordUntil = performance.now() + CHORD_MS; return true;
+    case '?':
+      helpOpen.value = !helpOpen.peek();
+      return true;
+    case 't':
+      chooseTheme(dark.peek() ? 'light' : 'dark');
+      return true;
+    case 'r':
+      refreshNow();
+      return true;
+    case '[':
+      shiftRange(-1);
+      return true;
+    case ']':
+      shiftRange(1);
+      return true;
+    case 'g':
+      chordUntil = performance.now() + CHORD_MS;
+      return true;
     case '/': {
       const field = document.querySelector<HTMLInputElement>('[data-search]');
       field?.focus();
       field?.select();
       return field !== null;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
 function onExplore(key: string): boolean {
   switch (key) {
-    case 'Escape': return stepBack();
-    case '0': zoomTo(0); return true;
-    case 'n': goToMatch(1); return true;
-    case 'N': goToMatch(-1); return true;
-    case 'y': copyName(); return true;
+    case 'Escape':
+      return stepBack();
+    case '0':
+      zoomTo(0);
+      return true;
+    case 'n':
+      goToMatch(1);
+      return true;
+    case 'N':
+      goToMatch(-1);
+      return true;
+    case 'y':
+      copyName();
+      return true;
     case 'v': {
       const now = VIEWS.indexOf(view.peek().view);
       go({ view: VIEWS[(now + 1) % VIEWS.length] ?? 'both' });
       return true;
     }
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -79,5 +104,6 @@ export function handleKey(event: KeyboardEvent): void {
     helpOpen.value = false;
     return;
   }
-  if (chord(event.key) || everywhere(event.key) || (view.peek().page === 'explore' && onExplore(event.key))) event.preventDefault();
+  if (chord(event.key) || everywhere(event.key) || (view.peek().page === 'explore' && onExplore(event.key)))
+    event.preventDefault();
 }

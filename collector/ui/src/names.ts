@@ -47,7 +47,9 @@ function nativeShort(name: string): string {
   // Rust: `<T as Trait>::method` keeps T, `<T>::method` loses its brackets.
   const close = text.startsWith('<') ? closing(text) : -1;
   if (close > 0) {
-    const type = without(text.slice(1, close), '<', '>').replace(/ as .*$/, '').replace(/^&(mut )?/, '');
+    const type = without(text.slice(1, close), '<', '>')
+      .replace(/ as .*$/, '')
+      .replace(/^&(mut )?/, '');
     text = lastParts(type, 1) + text.slice(close + 1);
   }
   text = without(without(text, '<', '>'), '(', ')')
@@ -95,10 +97,14 @@ export function shortName(name: string, kind: string): string {
   if (name.startsWith('[') || /\+0x[0-9a-f]+$/.test(name)) return name;
   switch (kind) {
     case 'native':
-    case 'rust': return nativeShort(name);
-    case 'go': return goShort(name);
-    case 'jvm': return jvmShort(name);
-    default: return name;
+    case 'rust':
+      return nativeShort(name);
+    case 'go':
+      return goShort(name);
+    case 'jvm':
+      return jvmShort(name);
+    default:
+      return name;
   }
 }
 

@@ -6,7 +6,19 @@
 // white: there the gap between frames and the kernel's stripe do the work, never colour alone.
 
 /** Groups of frame kinds that get a colour of their own: more than eight cannot be told apart. */
-export const GROUPS = ['native', 'kernel', 'go', 'jvm', 'python', 'node', 'managed', 'unknown', 'marker', 'hidden', 'root'] as const;
+export const GROUPS = [
+  'native',
+  'kernel',
+  'go',
+  'jvm',
+  'python',
+  'node',
+  'managed',
+  'unknown',
+  'marker',
+  'hidden',
+  'root',
+] as const;
 export type Group = (typeof GROUPS)[number];
 
 const GROUP_OF: Record<string, Group> = {

@@ -35,7 +35,8 @@ export class RegexWorker {
   #stop: (() => void) | null = null;
 
   constructor() {
-    const factory = (globalThis as { trustedTypes?: { createPolicy(name: string, rules: ScriptPolicy): ScriptPolicy } }).trustedTypes;
+    const factory = (globalThis as { trustedTypes?: { createPolicy(name: string, rules: ScriptPolicy): ScriptPolicy } })
+      .trustedTypes;
     const policy = factory?.createPolicy('vesta-worker', { createScriptURL: () => SCRIPT });
     this.#script = policy ? policy.createScriptURL(SCRIPT) : SCRIPT;
   }

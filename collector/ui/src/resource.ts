@@ -47,7 +47,16 @@ export function resource<A, T = A>(question: () => Question | null, shape: (answ
         error.value = null;
       } catch (thrown) {
         if (aborter.signal.aborted) return;
-        const failure = thrown instanceof ApiError ? thrown : new ApiError(thrown instanceof Error ? thrown.message : String(thrown), 'Please report this with the version shown under “?”.', 'page', '', false);
+        const failure =
+          thrown instanceof ApiError
+            ? thrown
+            : new ApiError(
+                thrown instanceof Error ? thrown.message : String(thrown),
+                'Please report this with the version shown under “?”.',
+                'page',
+                '',
+                false,
+              );
         error.value = failure;
         if (failure.passing) {
           timer = setTimeout(attempt, wait);

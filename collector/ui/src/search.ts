@@ -28,7 +28,7 @@ export function collectMatches(model: FlameModel, functions: Uint8Array, root: n
   const outermost: number[] = [];
   let total = 0;
   const end = model.count === 0 ? 0 : (model.end[root] as number);
-  for (let i = root; i < end; ) {
+  for (let i = root; i < end;) {
     const f = model.func[i] as number;
     if (functions[f] === 1 && f !== model.hiddenFunc) {
       outermost.push(i);

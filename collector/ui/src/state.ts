@@ -24,7 +24,9 @@ addEventListener('popstate', () => {
 
 /** The matchers of the filter; none while it does not parse, `filterError` says why. */
 const parsedFilter = computed(() => parseSelector(view.value.q));
-export const matchers = computed<readonly Matcher[]>(() => (typeof parsedFilter.value === 'string' ? [] : parsedFilter.value));
+export const matchers = computed<readonly Matcher[]>(() =>
+  typeof parsedFilter.value === 'string' ? [] : parsedFilter.value,
+);
 export const filterError = computed(() => (typeof parsedFilter.value === 'string' ? parsedFilter.value : ''));
 
 /** Sets the filter; the zoom stays when the same path exists in the new answer. */
@@ -33,7 +35,9 @@ export function setMatchers(next: readonly Matcher[], patch: Partial<ViewState> 
 }
 
 /** The selector as the API takes it: with braces, empty without matchers. */
-export const filterParam = computed(() => (view.value.q.trim() === '' ? '' : view.value.q.trim().startsWith('{') ? view.value.q : `{${view.value.q}}`));
+export const filterParam = computed(() =>
+  view.value.q.trim() === '' ? '' : view.value.q.trim().startsWith('{') ? view.value.q : `{${view.value.q}}`,
+);
 
 effect(() => {
   const { page } = view.value;

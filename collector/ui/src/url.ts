@@ -61,7 +61,18 @@ export function servicesOf(state: ViewState): ViewState {
 
 /** `state` on the explore page with another filter. */
 export function exploreOf(state: ViewState, q: string): ViewState {
-  return { ...state, page: 'explore', q, sel: null, root: '', find: '', regex: false, sort: '', service: '', nodes: NODES_DEFAULT };
+  return {
+    ...state,
+    page: 'explore',
+    q,
+    sel: null,
+    root: '',
+    find: '',
+    regex: false,
+    sort: '',
+    service: '',
+    nodes: NODES_DEFAULT,
+  };
 }
 
 function decodeSel(text: string | null): readonly [number, number] | null {

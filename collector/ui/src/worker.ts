@@ -3,7 +3,10 @@
 import type { Answer, Question } from './regex.ts';
 import { matchRegex } from './search.ts';
 
-const scope = globalThis as unknown as { onmessage: ((event: MessageEvent<Question>) => void) | null; postMessage(answer: Answer): void };
+const scope = globalThis as unknown as {
+  onmessage: ((event: MessageEvent<Question>) => void) | null;
+  postMessage(answer: Answer): void;
+};
 let names: readonly string[] = [];
 
 scope.onmessage = ({ data }) => {

@@ -18,7 +18,15 @@ import { chromium } from 'playwright-core';
 import { startMock } from './mock.mjs';
 
 const WAIT_MS = Number(process.env.VESTA_WAIT_MS ?? 20_000);
-const ARGS = ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'];
+const ARGS = [
+  '--no-sandbox',
+  '--disable-gpu',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
 const VIEWPORT = { width: 1440, height: 900 };
 const AXE = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const BUDGET = { script_gzip_bytes: 60_000, first_paint_ms: 1000, zoom_frame_p95_ms: 34, search_ms: 60 };
@@ -35,7 +43,9 @@ async function open(browser, base, { quiet = false, dark = false } = {}) {
   const context = await browser.newContext({ viewport: VIEWPORT, colorScheme: dark ? 'dark' : 'light' });
   await context.addInitScript(() => {
     globalThis.violations = [];
-    addEventListener('securitypolicyviolation', (event) => globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
+    addEventListener('securitypolicyviolation', (event) =>
+      globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI}`),
+    );
   });
   const page = await context.newPage();
   page.setDefaultTimeout(WAIT_MS);
@@ -58,7 +68,11 @@ async function open(browser, base, { quiet = false, dark = false } = {}) {
 
 /** There is a tree, and it has been drawn. */
 const flameShown = (page) =>
-  page.waitForFunction(() => Number(document.querySelector('.flame')?.getAttribute('data-nodes') ?? 0) > 1 && performance.getEntriesByName('vesta:flame').length > 0);
+  page.waitForFunction(
+    () =>
+      Number(document.querySelector('.flame')?.getAttribute('data-nodes') ?? 0) > 1 &&
+      performance.getEntriesByName('vesta:flame').length > 0,
+  );
 
 /** How many colours the middle column strip of the flame graph has: an undrawn canvas has one. */
 const coloursOf = (page) =>
@@ -72,7 +86,10 @@ const coloursOf = (page) =>
   });
 
 /** Full names of the rows in sight: what is shown may be shortened. */
-const namesOfTable = (page) => page.locator('.top-table tbody td.col-name button').evaluateAll((buttons) => buttons.map((button) => button.title.split('\n')[0]));
+const namesOfTable = (page) =>
+  page
+    .locator('.top-table tbody td.col-name button')
+    .evaluateAll((buttons) => buttons.map((button) => button.title.split('\n')[0]));
 
 async function search(page, text) {
   await page.fill('.search input', text);
@@ -84,7 +101,15 @@ async function checkHeaders(page, base) {
   const response = await page.goto(`${base}/`);
   const headers = response.headers();
   const csp = headers['content-security-policy'] ?? '';
-  for (const part of ["default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"]) {
+  for (const part of [
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "frame-ancestors 'none'",
+    "base-uri 'none'",
+    "require-trusted-types-for 'script'",
+  ]) {
     expect(csp.includes(part), `the policy lacks ${part}`);
   }
   expect(!/unsafe|\*|https?:/.test(csp), `the policy is loose: ${csp}`);
@@ -116,9 +141,15 @@ async function checkFunctions(page, base, names) {
   for (const name of names) {
     await search(page, name);
     const result = (await page.locator('.search-result').textContent()) ?? '';
-    expect(/^≥?[<>\d].*of total matches/.test(result) && !/^≥?0\u00a0%/.test(result), `${name} is not in the flame graph (“${result}”)`);
+    expect(
+      /^≥?[<>\d].*of total matches/.test(result) && !/^≥?0\u00a0%/.test(result),
+      `${name} is not in the flame graph (“${result}”)`,
+    );
     const rows = await namesOfTable(page);
-    expect(rows.some((row) => row.includes(name)), `${name} is not in the table`);
+    expect(
+      rows.some((row) => row.includes(name)),
+      `${name} is not in the table`,
+    );
   }
 }
 
@@ -137,11 +168,16 @@ async function checkZoom(page, name) {
   await page.goto(link);
   await flameShown(page);
   await page.waitForSelector('.path [aria-current]');
-  expect(((await page.locator('.path [aria-current]').getAttribute('title')) ?? '').includes(name), 'a link to a zoomed frame does not lead there');
+  expect(
+    ((await page.locator('.path [aria-current]').getAttribute('title')) ?? '').includes(name),
+    'a link to a zoomed frame does not lead there',
+  );
   await page.locator('.search input').blur();
   await page.keyboard.press('Escape');
   await page.keyboard.press('0');
-  await page.waitForFunction(() => !new URL(location.href).searchParams.has('root') && !new URL(location.href).searchParams.has('find'));
+  await page.waitForFunction(
+    () => !new URL(location.href).searchParams.has('root') && !new URL(location.href).searchParams.has('find'),
+  );
   // With the pointer: second row, left.
   await page.waitForTimeout(300);
   const box = await page.locator('.flame canvas').first().boundingBox();
@@ -150,7 +186,10 @@ async function checkZoom(page, name) {
   const pointed = await page.locator('.tooltip-name').textContent();
   await page.mouse.click(box.x + 30, box.y + 28);
   await page.waitForSelector('.path [aria-current]');
-  expect((await page.locator('.path [aria-current]').getAttribute('title')) === pointed, 'a click zooms to another frame than the one pointed at');
+  expect(
+    (await page.locator('.path [aria-current]').getAttribute('title')) === pointed,
+    'a click zooms to another frame than the one pointed at',
+  );
   await page.keyboard.press('0');
   await page.waitForFunction(() => !new URL(location.href).searchParams.has('root'));
 }
@@ -211,7 +250,9 @@ async function checkRest(page) {
 /** The rules of accessibility that a program can check, on the page as it stands. */
 async function checkAccessibility(page, what) {
   await page.evaluate(AXE);
-  const faults = await page.evaluate(async () => (await globalThis.axe.run()).violations.map((rule) => `${rule.id}: ${rule.nodes[0].target}`));
+  const faults = await page.evaluate(async () =>
+    (await globalThis.axe.run()).violations.map((rule) => `${rule.id}: ${rule.nodes[0].target}`),
+  );
   expect(faults.length === 0, `${what} is not accessible: ${faults.join('; ')}`);
 }
 
@@ -222,12 +263,21 @@ async function checkFailures(browser, base) {
   await flameShown(page);
   const nodes = await page.locator('.flame').getAttribute('data-nodes');
   await page.route('**/flamegraph?*', (route) =>
-    route.fulfill({ status: 503, contentType: 'application/json', body: JSON.stringify({ error: { code: 'busy', message: 'Too many queries.', hint: 'Ask again in a second.', request_id: 'r1' } }) }),
+    route.fulfill({
+      status: 503,
+      contentType: 'application/json',
+      body: JSON.stringify({
+        error: { code: 'busy', message: 'Too many queries.', hint: 'Ask again in a second.', request_id: 'r1' },
+      }),
+    }),
   );
   await page.keyboard.press('r');
   await page.waitForSelector('.notice.problem');
   const text = (await page.locator('.notice.problem').textContent()) ?? '';
-  expect(text.includes('Too many queries.') && text.includes('Ask again in a second.'), `an error without its hint: ${text}`);
+  expect(
+    text.includes('Too many queries.') && text.includes('Ask again in a second.'),
+    `an error without its hint: ${text}`,
+  );
   expect((await page.locator('.flame').getAttribute('data-nodes')) === nodes, 'an error takes the old graph away');
   await page.unroute('**/flamegraph?*');
   await page.waitForSelector('.notice.problem', { state: 'detached' });
@@ -240,7 +290,10 @@ async function checkFirstRun(browser, base) {
   await page.goto(`${base}/`);
   await page.waitForSelector('.waiting');
   const text = (await page.locator('.empty').textContent()) ?? '';
-  expect(text.includes('sudo vesta local') && text.includes('waiting for first profile'), 'the first-run page lacks its command');
+  expect(
+    text.includes('sudo vesta local') && text.includes('waiting for first profile'),
+    'the first-run page lacks its command',
+  );
   await flameShown(page);
   await close();
 }
@@ -271,14 +324,15 @@ async function perf(browser) {
     await flameShown(page);
     figures.nodes = Number(await page.locator('.flame').getAttribute('data-nodes'));
     figures.first_paint_ms = await page.evaluate(
-      () => new Promise((resolve) => {
-        const look = () => {
-          const [mark] = performance.getEntriesByName('vesta:flame');
-          if (mark) resolve(Math.round(mark.startTime));
-          else requestAnimationFrame(look);
-        };
-        look();
-      }),
+      () =>
+        new Promise((resolve) => {
+          const look = () => {
+            const [mark] = performance.getEntriesByName('vesta:flame');
+            if (mark) resolve(Math.round(mark.startTime));
+            else requestAnimationFrame(look);
+          };
+          look();
+        }),
     );
     await page.waitForTimeout(500);
     const box = await page.locator('.flame canvas').first().boundingBox();
@@ -304,17 +358,21 @@ async function perf(browser) {
     const times = [];
     for (const text of ['Exec', 'json', 'index::', 'sys', 'alloc']) {
       times.push(
-        await page.evaluate((value) => new Promise((resolve) => {
-          const field = document.querySelector('.search input');
-          field.value = value;
-          const begun = performance.now();
-          field.dispatchEvent(new Event('input', { bubbles: true }));
-          requestAnimationFrame(() => {
-            const channel = new MessageChannel();
-            channel.port1.onmessage = () => resolve(performance.now() - begun);
-            channel.port2.postMessage(0);
-          });
-        }), text),
+        await page.evaluate(
+          (value) =>
+            new Promise((resolve) => {
+              const field = document.querySelector('.search input');
+              field.value = value;
+              const begun = performance.now();
+              field.dispatchEvent(new Event('input', { bubbles: true }));
+              requestAnimationFrame(() => {
+                const channel = new MessageChannel();
+                channel.port1.onmessage = () => resolve(performance.now() - begun);
+                channel.port2.postMessage(0);
+              });
+            }),
+          text,
+        ),
       );
     }
     figures.search_ms = Number(times.sort((a, b) => a - b)[2].toFixed(1));
@@ -322,7 +380,8 @@ async function perf(browser) {
   } finally {
     await mock.stop();
   }
-  for (const [name, most] of Object.entries(BUDGET)) expect(figures[name] <= most, `${name} is ${figures[name]}, budget ${most}`);
+  for (const [name, most] of Object.entries(BUDGET))
+    expect(figures[name] <= most, `${name} is ${figures[name]}, budget ${most}`);
   return figures;
 }
 
@@ -330,7 +389,12 @@ const executablePath = process.env.VESTA_CHROMIUM ?? '/usr/bin/chromium';
 const browser = await chromium.launch({ executablePath, args: ARGS });
 const own = process.env.VESTA_BASE_URL ? null : await startMock();
 const base = (process.env.VESTA_BASE_URL ?? own.url).replace(/\/$/, '');
-const listed = (process.env.VESTA_EXPECT_FUNCTIONS ?? (own ? 'PostgresMain,index::Searcher::Search,encoding/json.Unmarshal' : '')).split(',').map((name) => name.trim()).filter((name) => name !== '');
+const listed = (
+  process.env.VESTA_EXPECT_FUNCTIONS ?? (own ? 'PostgresMain,index::Searcher::Search,encoding/json.Unmarshal' : '')
+)
+  .split(',')
+  .map((name) => name.trim())
+  .filter((name) => name !== '');
 let figures = null;
 let step = 'start';
 try {
@@ -372,6 +436,10 @@ try {
   await own?.stop();
 }
 for (const [name, value] of Object.entries(figures ?? {})) console.log(`figure: page ${name} ${value}`);
-const summary = figures ? Object.entries(figures).map(([name, value]) => `${name} ${value}`).join(', ') : `${checks} checks, ${listed.length} functions, ${base}`;
+const summary = figures
+  ? Object.entries(figures)
+      .map(([name, value]) => `${name} ${value}`)
+      .join(', ')
+  : `${checks} checks, ${listed.length} functions, ${base}`;
 console.log(failures.length === 0 ? `page ok: ${summary}` : `page FAILED: ${failures.join(' | ')} (${summary})`);
 process.exitCode = failures.length === 0 ? 0 : 1;

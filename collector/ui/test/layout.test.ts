@@ -1,6 +1,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { DisplayList, framesOfRect, hitRect, layoutRow, layoutRows, nodeOfRect, type Window } from '../src/flame/layout.ts';
+import {
+  DisplayList,
+  framesOfRect,
+  hitRect,
+  layoutRow,
+  layoutRows,
+  nodeOfRect,
+  type Window,
+} from '../src/flame/layout.ts';
 import { buildModel, type FlameModel } from '../src/flame/model.ts';
 import { random } from './generate.mjs';
 import { answerOf, randomAnswer } from './trees.ts';
@@ -47,7 +55,10 @@ function checkRows(model: FlameModel, view: Window, what: string): void {
       const node = list.node[rect] as number;
       if (node >= 0) {
         const { left, right } = edges(model, view, node);
-        assert.ok(Math.abs(x0 - Math.max(0, left)) <= 1 && Math.abs(x1 - Math.min(view.width, right)) <= 1, `${what}: a frame is drawn within a pixel of where it is`);
+        assert.ok(
+          Math.abs(x0 - Math.max(0, left)) <= 1 && Math.abs(x1 - Math.min(view.width, right)) <= 1,
+          `${what}: a frame is drawn within a pixel of where it is`,
+        );
         drawn.add(node);
       } else {
         for (let i = -1 - node; i < (list.runEnd[rect] as number); i += 1) {
@@ -69,7 +80,8 @@ function checkRows(model: FlameModel, view: Window, what: string): void {
       const node = model.rowNodes[i] as number;
       const { left, right } = edges(model, view, node);
       const visible = Math.min(view.width, right) - Math.max(0, left);
-      if (right - left >= 1.5 && visible >= 1.5) assert.ok(drawn.has(node), `${what}: a frame of ${visible.toFixed(2)} pixels is drawn`);
+      if (right - left >= 1.5 && visible >= 1.5)
+        assert.ok(drawn.has(node), `${what}: a frame of ${visible.toFixed(2)} pixels is drawn`);
     }
   }
 }
@@ -77,13 +89,17 @@ function checkRows(model: FlameModel, view: Window, what: string): void {
 test('no frame of 1.5 pixels is skipped, none overlaps, what is hit is what is drawn', () => {
   for (let seed = 1; seed <= 12; seed += 1) {
     const model = buildModel(randomAnswer(seed, 4000, seed % 2 === 0));
-    for (const view of views(model, seed)) checkRows(model, view, `seed ${seed}, ${view.from}..${view.to} in ${view.width}`);
+    for (const view of views(model, seed))
+      checkRows(model, view, `seed ${seed}, ${view.from}..${view.to} in ${view.width}`);
   }
 });
 
 test('frames just above and below a pixel do not push their neighbours away', () => {
   for (const widths of [[1.2, 0.3], [0.9], [0.5, 0.6], [1.4, 0.2, 0.2], [0.99, 1.01], [3, 0.4]]) {
-    const children = Array.from({ length: 600 }, (_, i) => [`f${i}`, widths[i % widths.length] as number, []] as [string, number, []]);
+    const children = Array.from(
+      { length: 600 },
+      (_, i) => [`f${i}`, widths[i % widths.length] as number, []] as [string, number, []],
+    );
     children.push(['wide', 300, []]);
     const model = buildModel(answerOf(['total', 0, children]));
     checkRows(model, { from: 0, to: model.total, width: Math.round(model.total) }, `widths ${widths}`);

@@ -30,7 +30,13 @@ const FILES = {
 const here = dirname(fileURLToPath(import.meta.url));
 
 /** Starts the stand-in; resolves to its URL and how to stop it. */
-export async function startMock({ port = 0, nodes = 12_000, emptyMs = 0, dist = join(here, '..', 'dist'), collector = null } = {}) {
+export async function startMock({
+  port = 0,
+  nodes = 12_000,
+  emptyMs = 0,
+  dist = join(here, '..', 'dist'),
+  collector = null,
+} = {}) {
   const answer = collector ? null : generate({ nodes, firstDataAt: Date.now() + emptyMs });
   const server = createServer(async (request, response) => {
     const url = new URL(request.url, 'http://mock');

@@ -6,7 +6,21 @@ import { collectMatches, matchRegex, matchText } from '../src/search.ts';
 import { answerOf, randomAnswer, type Shape } from './trees.ts';
 
 // total 100: main 90 (work 60 (work 20), read 25), idle 10
-const SMALL: Shape = ['total', 0, [['main', 5, [['work', 40, [['work', 20, []]]], ['read', 25, []]]], ['idle', 10, []]]];
+const SMALL: Shape = [
+  'total',
+  0,
+  [
+    [
+      'main',
+      5,
+      [
+        ['work', 40, [['work', 20, []]]],
+        ['read', 25, []],
+      ],
+    ],
+    ['idle', 10, []],
+  ],
+];
 
 test('a node is as wide as itself and its children, and children stand side by side', () => {
   for (let seed = 1; seed <= 30; seed += 1) {
@@ -67,7 +81,10 @@ test('a recursive function counts once a stack', () => {
 test('the same path has the same hash in another tree, another path another one', () => {
   const one = buildModel(randomAnswer(5, 4000, false));
   const hashes = new PathHashes(one);
-  const names = (node: number) => pathOf(one, node).map((n) => one.functions.name[one.func[n] as number]).join('/');
+  const names = (node: number) =>
+    pathOf(one, node)
+      .map((n) => one.functions.name[one.func[n] as number])
+      .join('/');
   const all = new Map<string, string>();
   for (let node = 0; node < one.count; node += 1) {
     const known = all.get(names(node));
@@ -84,7 +101,10 @@ test('the same path has the same hash in another tree, another path another one'
   const work = pathOf(small, 3);
   assert.deepEqual(work, [0, 1, 2, 3]);
   const found = b.find(a.of(3));
-  assert.deepEqual(pathOf(larger, found).map((n) => larger.functions.name[larger.func[n] as number]), ['total', 'main', 'work', 'work']);
+  assert.deepEqual(
+    pathOf(larger, found).map((n) => larger.functions.name[larger.func[n] as number]),
+    ['total', 'main', 'work', 'work'],
+  );
 });
 
 test('a malformed answer is refused with a reason', () => {
@@ -100,12 +120,19 @@ test('a malformed answer is refused with a reason', () => {
   for (const [reason, damage] of broken) {
     const answer = answerOf(SMALL);
     damage(answer);
-    assert.throws(() => buildModel(answer), (error) => error instanceof MalformedTree && error.message.includes(reason), reason);
+    assert.throws(
+      () => buildModel(answer),
+      (error) => error instanceof MalformedTree && error.message.includes(reason),
+      reason,
+    );
   }
 });
 
 test('an empty answer is an empty model', () => {
-  const model = buildModel({ ...answerOf(SMALL), nodes: { func: [], total: [], self: [], depth: [], hidden: [], flags: [] } });
+  const model = buildModel({
+    ...answerOf(SMALL),
+    nodes: { func: [], total: [], self: [], depth: [], hidden: [], flags: [] },
+  });
   assert.equal(model.count, 0);
   assert.equal(model.depths, 0);
   assert.equal(collectMatches(model, new Uint8Array(model.functions.name.length), 0).total, 0);

@@ -25,26 +25,63 @@ test('cores have three significant digits', () => {
     [1234.5, '1,235 cores'],
     [-2.5, '−2.50 cores'],
   ]);
-  check(format.coresCell, [[0.0834, '0.0834'], [3.1, '3.10'], [0.00001, '<0.0001'], [0, '0']]);
-});
-
-test('shares never say zero or all when it is not', () => {
-  check(([part, whole]: [number, number]) => format.share(part, whole), [
-    [[0, 10], '0 %'],
-    [[1, 100_000], '<0.1 %'],
-    [[1, 8], '12.5 %'],
-    [[10, 10], '100 %'],
-    [[99_999, 100_000], '>99.9 %'],
-    [[1, 0], '–'],
+  check(format.coresCell, [
+    [0.0834, '0.0834'],
+    [3.1, '3.10'],
+    [0.00001, '<0.0001'],
+    [0, '0'],
   ]);
 });
 
+test('shares never say zero or all when it is not', () => {
+  check(
+    ([part, whole]: [number, number]) => format.share(part, whole),
+    [
+      [[0, 10], '0 %'],
+      [[1, 100_000], '<0.1 %'],
+      [[1, 8], '12.5 %'],
+      [[10, 10], '100 %'],
+      [[99_999, 100_000], '>99.9 %'],
+      [[1, 0], '–'],
+    ],
+  );
+});
+
 test('counts, times and bytes', () => {
-  check(format.count, [[61668, '61,668'], [0, '0'], [-1234, '−1,234'], [999, '999']]);
-  check(format.countShort, [[1_170_000, '1.17 M'], [312, '312'], [61_668, '61.7 k'], [999_900, '1.00 M'], [2e9, '2.00 G']]);
-  check(format.cpuTime, [[61_668e9, '61,668 CPU-s'], [400_000e9, '111 CPU-h'], [1.5e8, '150 CPU-ms'], [0, '0 CPU-s']]);
-  check(format.duration, [[80, '80.0 ms'], [12_500, '12.5 s'], [3_600_000, '1 h'], [11_100_000, '3 h 5 min'], [90_000, '1 min 30 s'], [200_000_000, '2 d 7 h'], [0.25, '250 µs'], [3_599_800, '1 h']]);
-  check(format.bytes, [[512, '512 B'], [1536, '1.50 KiB'], [10_737_418_240, '10.0 GiB']]);
+  check(format.count, [
+    [61668, '61,668'],
+    [0, '0'],
+    [-1234, '−1,234'],
+    [999, '999'],
+  ]);
+  check(format.countShort, [
+    [1_170_000, '1.17 M'],
+    [312, '312'],
+    [61_668, '61.7 k'],
+    [999_900, '1.00 M'],
+    [2e9, '2.00 G'],
+  ]);
+  check(format.cpuTime, [
+    [61_668e9, '61,668 CPU-s'],
+    [400_000e9, '111 CPU-h'],
+    [1.5e8, '150 CPU-ms'],
+    [0, '0 CPU-s'],
+  ]);
+  check(format.duration, [
+    [80, '80.0 ms'],
+    [12_500, '12.5 s'],
+    [3_600_000, '1 h'],
+    [11_100_000, '3 h 5 min'],
+    [90_000, '1 min 30 s'],
+    [200_000_000, '2 d 7 h'],
+    [0.25, '250 µs'],
+    [3_599_800, '1 h'],
+  ]);
+  check(format.bytes, [
+    [512, '512 B'],
+    [1536, '1.50 KiB'],
+    [10_737_418_240, '10.0 GiB'],
+  ]);
 });
 
 test('characters that deceive are shown', () => {
@@ -61,31 +98,43 @@ test('characters that deceive are shown', () => {
 });
 
 test('names are shortened by the rules of their language', () => {
-  check(([name, kind]: [string, string]) => shortName(name, kind), [
-    [['std::vector<index::Hit, std::allocator<index::Hit>>::_M_realloc_insert<index::Hit>', 'native'], 'vector::_M_realloc_insert'],
-    [['index::Searcher::Search(index::Query const&, index::Collector&) const', 'native'], 'Searcher::Search'],
-    [['void app::run<int>(int)', 'native'], 'app::run'],
-    [['(anonymous namespace)::helper(int)', 'native'], '{anon}::helper'],
-    [['<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once', 'native'], 'Box::call_once'],
-    [['<hyper::Connection as core::future::Future>::poll', 'rust'], 'Connection::poll'],
-    [['<rustc_middle::ty::context::TyCtxt>::par_hir_body_owners::<rustc_interface::passes::run::{closure#1}>::{closure#0}', 'rust'], 'TyCtxt::par_hir_body_owners::{closure#0}'],
-    [['<std::sys::thread::unix::Thread>::new::thread_start', 'native'], 'new::thread_start'],
-    [['<&mut T as core::fmt::Debug>::fmt', 'rust'], 'T::fmt'],
-    [['<dyn Fn(A) -> B>::call', 'rust'], 'dyn Fn -> B::call'],
-    [['<unbalanced::name', 'native'], '<unbalanced::name'],
-    [['axum::routing::Router<S>::call::{{closure}}', 'native'], 'Router::call::{{closure}}'],
-    [['operator new(unsigned long)', 'native'], 'operator new(unsigned long)'],
-    [['std::operator<< <char>(std::ostream&)', 'native'], 'std::operator<< <char>(std::ostream&)'],
-    [['main', 'native'], 'main'],
-    [['foo<a->b>', 'native'], 'foo'],
-    [['github.com/acme/shop/checkout.(*Cart).Price', 'go'], 'checkout.(*Cart).Price'],
-    [['github.com/a/b.Map[github.com/c/d.K].Get', 'go'], 'b.Map[github.com/c/d.K].Get'],
-    [['runtime.mallocgc', 'go'], 'runtime.mallocgc'],
-    [['com.acme.OrderService.place(com.acme.Order)', 'jvm'], 'OrderService.place'],
-    [['libc.so.6+0x1234', 'native'], 'libc.so.6+0x1234'],
-    [['[unwind: no table]', 'abort-marker'], '[unwind: no table]'],
-    [['__x64_sys_read', 'kernel'], '__x64_sys_read'],
-  ]);
+  check(
+    ([name, kind]: [string, string]) => shortName(name, kind),
+    [
+      [
+        ['std::vector<index::Hit, std::allocator<index::Hit>>::_M_realloc_insert<index::Hit>', 'native'],
+        'vector::_M_realloc_insert',
+      ],
+      [['index::Searcher::Search(index::Query const&, index::Collector&) const', 'native'], 'Searcher::Search'],
+      [['void app::run<int>(int)', 'native'], 'app::run'],
+      [['(anonymous namespace)::helper(int)', 'native'], '{anon}::helper'],
+      [['<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once', 'native'], 'Box::call_once'],
+      [['<hyper::Connection as core::future::Future>::poll', 'rust'], 'Connection::poll'],
+      [
+        [
+          '<rustc_middle::ty::context::TyCtxt>::par_hir_body_owners::<rustc_interface::passes::run::{closure#1}>::{closure#0}',
+          'rust',
+        ],
+        'TyCtxt::par_hir_body_owners::{closure#0}',
+      ],
+      [['<std::sys::thread::unix::Thread>::new::thread_start', 'native'], 'new::thread_start'],
+      [['<&mut T as core::fmt::Debug>::fmt', 'rust'], 'T::fmt'],
+      [['<dyn Fn(A) -> B>::call', 'rust'], 'dyn Fn -> B::call'],
+      [['<unbalanced::name', 'native'], '<unbalanced::name'],
+      [['axum::routing::Router<S>::call::{{closure}}', 'native'], 'Router::call::{{closure}}'],
+      [['operator new(unsigned long)', 'native'], 'operator new(unsigned long)'],
+      [['std::operator<< <char>(std::ostream&)', 'native'], 'std::operator<< <char>(std::ostream&)'],
+      [['main', 'native'], 'main'],
+      [['foo<a->b>', 'native'], 'foo'],
+      [['github.com/acme/shop/checkout.(*Cart).Price', 'go'], 'checkout.(*Cart).Price'],
+      [['github.com/a/b.Map[github.com/c/d.K].Get', 'go'], 'b.Map[github.com/c/d.K].Get'],
+      [['runtime.mallocgc', 'go'], 'runtime.mallocgc'],
+      [['com.acme.OrderService.place(com.acme.Order)', 'jvm'], 'OrderService.place'],
+      [['libc.so.6+0x1234', 'native'], 'libc.so.6+0x1234'],
+      [['[unwind: no table]', 'abort-marker'], '[unwind: no table]'],
+      [['__x64_sys_read', 'kernel'], '__x64_sys_read'],
+    ],
+  );
 });
 
 test('cutting keeps whole characters', () => {
@@ -96,13 +145,20 @@ test('cutting keeps whole characters', () => {
 });
 
 test('selectors come back as they went', () => {
-  for (const text of ['', 'service="x"', 'service="x",pod=~"a.*","process.pid"="12"', 'host!="a",host!~"b|c"', 'service="quo\\"te\\\\"']) {
+  for (const text of [
+    '',
+    'service="x"',
+    'service="x",pod=~"a.*","process.pid"="12"',
+    'host!="a",host!~"b|c"',
+    'service="quo\\"te\\\\"',
+  ]) {
     const parsed = parseSelector(text);
     assert.ok(Array.isArray(parsed), text);
     assert.equal(formatSelector(parsed), text);
   }
   assert.deepEqual(parseSelector(' { service = "x" , } '), [{ name: 'service', op: '=', value: 'x' }]);
-  for (const bad of ['service', 'service=x', '="x"', '{service="x"', 'a="b" c="d"', 'a=="b"']) assert.equal(typeof parseSelector(bad), 'string', bad);
+  for (const bad of ['service', 'service=x', '="x"', '{service="x"', 'a="b" c="d"', 'a=="b"'])
+    assert.equal(typeof parseSelector(bad), 'string', bad);
   const one = parseSelector('service="x",host="a"');
   assert.ok(Array.isArray(one));
   assert.equal(formatSelector(withMatcher(one, { name: 'service', op: '=', value: 'y' })), 'host="a",service="y"');
@@ -112,7 +168,14 @@ test('a URL is the whole state', () => {
   const states: Partial<ViewState>[] = [
     {},
     { page: 'explore' },
-    { page: 'explore', q: 'service="a b&c"', from: 'now-6h', sel: [1795820000000, 1795825400000], view: 'flame', root: '00ff00ff00ff00ff' },
+    {
+      page: 'explore',
+      q: 'service="a b&c"',
+      from: 'now-6h',
+      sel: [1795820000000, 1795825400000],
+      view: 'flame',
+      root: '00ff00ff00ff00ff',
+    },
     { page: 'explore', find: 'a+b', regex: true, by: '', sort: '-total', refresh: 0, nodes: 200_000, type: 'off_cpu' },
     { service: 'post', sort: 'hosts' },
   ];
@@ -127,7 +190,15 @@ test('a URL is the whole state', () => {
 });
 
 test('going to another page leaves the graph behind and keeps the range', () => {
-  const deep: ViewState = { ...DEFAULTS, page: 'explore', q: 'service="x"', from: 'now-6h', root: '00ff00ff00ff00ff', find: 'y', sel: [1, 2] };
+  const deep: ViewState = {
+    ...DEFAULTS,
+    page: 'explore',
+    q: 'service="x"',
+    from: 'now-6h',
+    root: '00ff00ff00ff00ff',
+    find: 'y',
+    sel: [1, 2],
+  };
   assert.deepEqual(servicesOf(deep), { ...DEFAULTS, from: 'now-6h' });
   assert.deepEqual(exploreOf(deep, 'host="h"'), { ...DEFAULTS, page: 'explore', from: 'now-6h', q: 'host="h"' });
 });

@@ -6,14 +6,32 @@ import { random } from './generate.mjs';
 /** Name, self, children. */
 export type Shape = [string, number, Shape[]];
 
-type Writable<T> = T extends readonly (infer E)[] ? E[] : T extends object ? { -readonly [K in keyof T]: Writable<T[K]> } : T;
+type Writable<T> = T extends readonly (infer E)[]
+  ? E[]
+  : T extends object
+    ? { -readonly [K in keyof T]: Writable<T[K]> }
+    : T;
 
 /** The collector's answer for a tree. */
 export function answerOf(shape: Shape): Writable<FlameAnswer> {
   const strings: string[] = [''];
   const names: string[] = [];
-  const functions = { name: [] as number[], file: [] as number[], line: [] as number[], kind: [] as string[], module: [] as number[], named: [] as number[] };
-  const nodes = { func: [] as number[], total: [] as number[], self: [] as number[], depth: [] as number[], hidden: [] as number[], flags: [] as number[] };
+  const functions = {
+    name: [] as number[],
+    file: [] as number[],
+    line: [] as number[],
+    kind: [] as string[],
+    module: [] as number[],
+    named: [] as number[],
+  };
+  const nodes = {
+    func: [] as number[],
+    total: [] as number[],
+    self: [] as number[],
+    depth: [] as number[],
+    hidden: [] as number[],
+    flags: [] as number[],
+  };
   const func = (name: string) => {
     const known = names.indexOf(name);
     if (known >= 0) return known;
@@ -41,9 +59,17 @@ export function answerOf(shape: Shape): Writable<FlameAnswer> {
   };
   const total = emit(shape, 0);
   return {
-    type: 'cpu', unit: 'nanoseconds', total, samples: total, period_ns: 1,
+    type: 'cpu',
+    unit: 'nanoseconds',
+    total,
+    samples: total,
+    period_ns: 1,
     coverage: { hosts: 1, host_ms: 1000, window_ms: 1000, cores: 1 },
-    hidden: { nodes: 0, total: 0 }, strings, functions, nodes, warnings: [],
+    hidden: { nodes: 0, total: 0 },
+    strings,
+    functions,
+    nodes,
+    warnings: [],
   };
 }
 

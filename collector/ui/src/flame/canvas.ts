@@ -171,7 +171,8 @@ export class FlameCanvas {
         if (node === focused) outline(i, row, theme.focus, 2 * ratio);
         else if (node === hovered) outline(i, row, theme.outline, 1.5 * ratio);
         else if (f >= 0 && model.func[node] === f) outline(i, row, theme.outline, 1.5 * ratio);
-        else if (sameAsHovered !== -1 && model.func[node] === sameAsHovered && node !== 0) outline(i, row, theme.textMuted, ratio);
+        else if (sameAsHovered !== -1 && model.func[node] === sameAsHovered && node !== 0)
+          outline(i, row, theme.textMuted, ratio);
       }
     }
   }

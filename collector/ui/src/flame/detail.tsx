@@ -20,7 +20,9 @@ export function DetailStrip() {
           {text.place ? <span class="detail-place">{text.place}</span> : null}
           <span class="detail-figures">
             <b>{text.total}</b> {text.ofTotal}
-            {zoom > 0 && node > zoom ? <> · {share(shown.model.total_[node] as number, shown.model.total_[zoom] as number)} of view</> : null}
+            {zoom > 0 && node > zoom ? (
+              <> · {share(shown.model.total_[node] as number, shown.model.total_[zoom] as number)} of view</>
+            ) : null}
             <span class="muted"> · self </span>
             {text.self}
             {text.samples ? <span class="muted"> · {text.samples}</span> : null}

@@ -134,7 +134,13 @@ export function layoutRow(model: FlameModel, depth: number, view: Window, list: 
 }
 
 /** Lays out rows [firstRow, lastRow). */
-export function layoutRows(model: FlameModel, view: Window, firstRow: number, lastRow: number, list: DisplayList): void {
+export function layoutRows(
+  model: FlameModel,
+  view: Window,
+  firstRow: number,
+  lastRow: number,
+  list: DisplayList,
+): void {
   const from = Math.max(0, firstRow);
   list.clear(from);
   if (!(view.to > view.from) || view.width < 1) {

@@ -30,14 +30,18 @@ function sibling(model: FlameModel, node: number, step: 1 | -1): number {
 
 function walk(model: FlameModel, node: number, key: string): number {
   switch (key) {
-    case 'ArrowUp': return Math.max(0, model.parent[node] as number);
+    case 'ArrowUp':
+      return Math.max(0, model.parent[node] as number);
     case 'ArrowDown': {
       const child = heaviest(model, childrenOf(model, node));
       return child < 0 ? node : child;
     }
-    case 'ArrowLeft': return sibling(model, node, -1);
-    case 'ArrowRight': return sibling(model, node, 1);
-    default: return node;
+    case 'ArrowLeft':
+      return sibling(model, node, -1);
+    case 'ArrowRight':
+      return sibling(model, node, 1);
+    default:
+      return node;
   }
 }
 

@@ -252,7 +252,8 @@ export class FlameRenderer {
     const hatchedGroups = hatched.map((group) => GROUPS.indexOf(group));
     for (const pass of ['stripe', 'hatch', 'marker'] as const) {
       if (pass === 'hatch' && !this.#hatch) continue;
-      context.fillStyle = pass === 'stripe' ? theme.stripe : pass === 'hatch' ? (this.#hatch as CanvasPattern) : theme.markerEdge;
+      context.fillStyle =
+        pass === 'stripe' ? theme.stripe : pass === 'hatch' ? (this.#hatch as CanvasPattern) : theme.markerEdge;
       for (let row = 0; row + 1 < list.rowAt.length; row += 1) {
         const top = this.#rowTop(scene, list.firstRow + row);
         for (let i = list.rowAt[row] as number; i < (list.rowAt[row + 1] as number); i += 1) {
@@ -263,7 +264,8 @@ export class FlameRenderer {
           if (width < 2 * stripe) continue;
           const group = this.#groups[model.func[node] as number] as number;
           if (pass === 'stripe') {
-            if (group === kernel && (!matches || matches[model.func[node] as number] === 1)) context.fillRect(x0, top, stripe, height);
+            if (group === kernel && (!matches || matches[model.func[node] as number] === 1))
+              context.fillRect(x0, top, stripe, height);
           } else if (pass === 'hatch') {
             if (hatchedGroups.includes(group)) context.fillRect(x0, top, width - 1, height);
           } else if (group === marker) {
@@ -302,7 +304,13 @@ export class FlameRenderer {
         if (text === '') continue;
         const slot = this.#slotOf(scene, node);
         context.fillStyle =
-          slot === SLOT_MATCH ? theme.matchText : matches && slot === SLOT_FADED ? theme.fadedText : f === hidden || !model.functions.named[f] || (slot >= PLAIN && slot < SLOT_RUN) ? theme.textMuted : theme.text;
+          slot === SLOT_MATCH
+            ? theme.matchText
+            : matches && slot === SLOT_FADED
+              ? theme.fadedText
+              : f === hidden || !model.functions.named[f] || (slot >= PLAIN && slot < SLOT_RUN)
+                ? theme.textMuted
+                : theme.text;
         context.fillText(text, x0 + pad, top + middle);
       }
     }
@@ -315,7 +323,9 @@ export class FlameRenderer {
     const mark = ((model.flags[node] as number) & FLAG_INLINED) !== 0 ? '↳ ' : '';
     const full = mark + (model.functions.name[f] as string);
     if (widths.fitting(full, room) === full.length) return full;
-    const short = mark + (this.#shortNames[f] ??= this.#short(model.functions.name[f] as string, model.functions.kind[f] as string));
+    const short =
+      mark +
+      (this.#shortNames[f] ??= this.#short(model.functions.name[f] as string, model.functions.kind[f] as string));
     const units = widths.fitting(short, room);
     if (units === short.length) return short;
     return units < 3 ? '' : cut(short, units);

@@ -28,9 +28,7 @@ export function Tooltip() {
   return (
     <div class="tooltip" ref={box} aria-hidden="true">
       {hover.frames > 1 ? (
-        <div class="tooltip-run">
-          {count(hover.frames)} frames, each narrower than a pixel here; the heaviest:
-        </div>
+        <div class="tooltip-run">{count(hover.frames)} frames, each narrower than a pixel here; the heaviest:</div>
       ) : null}
       <div class="tooltip-name">{text.name}</div>
       <div class="tooltip-kind">
@@ -50,7 +48,12 @@ export function Tooltip() {
       <div class="tooltip-more">
         {zoom > 0 && hover.node >= zoom ? <div>{share(total, model.total_[zoom] as number)} of view</div> : null}
         {text.ofParent ? <div>{text.ofParent}</div> : null}
-        {text.samples ? <div>{text.samples}{text.low ? `: fewer than ${LOW_SAMPLES}, so these figures are rough` : ''}</div> : null}
+        {text.samples ? (
+          <div>
+            {text.samples}
+            {text.low ? `: fewer than ${LOW_SAMPLES}, so these figures are rough` : ''}
+          </div>
+        ) : null}
       </div>
       <div class="tooltip-hint">{text.hidden ? 'click to ask for more frames' : 'click to zoom'}</div>
     </div>

@@ -67,7 +67,8 @@ export function FlameGraph() {
     lastRoot.current = root;
     // The zoomed frame must be in sight, with a caller or two above it.
     const top = ((shown.model.depth[node] ?? 0) - 2) * ROW_PX;
-    if (box && (top < box.scrollTop - ROW_PX * 2 || top > box.scrollTop + box.clientHeight / 2)) box.scrollTop = Math.max(0, top);
+    if (box && (top < box.scrollTop - ROW_PX * 2 || top > box.scrollTop + box.clientHeight / 2))
+      box.scrollTop = Math.max(0, top);
   });
   useSignalEffect(() => {
     matches.value;

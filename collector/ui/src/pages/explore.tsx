@@ -29,13 +29,25 @@ function Status() {
     <p class="status" aria-live="off">
       <b>{amount(model.total, model, type)}</b>
       {isCpu(type) ? <span>{cpuTime(model.total)}</span> : null}
-      <span>{countShort(model.samples)} samples{hz}</span>
-      <span>{count(model.hosts)} {model.hosts === 1 ? 'host' : 'hosts'}</span>
-      {model.hostMs < model.hosts * model.windowMs * 0.995 ? <span title="Share of the range that its hosts reported">{share(model.hostMs, model.hosts * model.windowMs)} observed</span> : null}
+      <span>
+        {countShort(model.samples)} samples{hz}
+      </span>
+      <span>
+        {count(model.hosts)} {model.hosts === 1 ? 'host' : 'hosts'}
+      </span>
+      {model.hostMs < model.hosts * model.windowMs * 0.995 ? (
+        <span title="Share of the range that its hosts reported">
+          {share(model.hostMs, model.hosts * model.windowMs)} observed
+        </span>
+      ) : null}
       {model.hidden.nodes > 0 ? (
         <span title={`${count(model.hidden.nodes)} frames too small for this answer`}>
           {share(model.hidden.total, model.total)} hidden{' '}
-          {nodes < NODES_DETAILED ? <button type="button" class="link" onClick={() => go({ nodes: NODES_DETAILED })}>(show)</button> : null}
+          {nodes < NODES_DETAILED ? (
+            <button type="button" class="link" onClick={() => go({ nodes: NODES_DETAILED })}>
+              (show)
+            </button>
+          ) : null}
         </span>
       ) : null}
     </p>
@@ -50,7 +62,9 @@ function Path() {
     return (
       <p class="path">
         <span class="muted">the zoomed frame is not in this selection, all frames are shown</span>{' '}
-        <button type="button" class="link" onClick={() => go({ root: '' }, 'replace')}>forget it</button>
+        <button type="button" class="link" onClick={() => go({ root: '' }, 'replace')}>
+          forget it
+        </button>
       </p>
     );
   }
@@ -60,19 +74,28 @@ function Path() {
   const last = path.slice(-4);
   return (
     <nav class="path" aria-label="Zoomed to">
-      <button type="button" onClick={() => zoomTo(0)}>total</button>
+      <button type="button" onClick={() => zoomTo(0)}>
+        total
+      </button>
       {path.length > 5 ? <span class="muted">› … {path.length - 5} more</span> : null}
-      {last.filter((step) => step !== 0).map((step) => {
-        const f = shown.model.func[step] as number;
-        return (
-          <>
-            <span class="muted">›</span>
-            <button type="button" title={name[f]} aria-current={step === node ? 'location' : undefined} onClick={() => zoomTo(step)}>
-              {shortName(name[f] as string, kind[f] as string)}
-            </button>
-          </>
-        );
-      })}
+      {last
+        .filter((step) => step !== 0)
+        .map((step) => {
+          const f = shown.model.func[step] as number;
+          return (
+            <>
+              <span class="muted">›</span>
+              <button
+                type="button"
+                title={name[f]}
+                aria-current={step === node ? 'location' : undefined}
+                onClick={() => zoomTo(step)}
+              >
+                {shortName(name[f] as string, kind[f] as string)}
+              </button>
+            </>
+          );
+        })}
     </nav>
   );
 }
@@ -95,10 +118,22 @@ function Nothing() {
     <NothingHere>
       <p>{filtered ? 'No sample of this range matches the filter.' : 'No profile in this range.'}</p>
       <p class="nothing-actions">
-        {view.value.sel ? <button type="button" class="primary" onClick={() => go({ sel: null })}>Show the whole range</button> : null}
-        {filtered ? <button type="button" class="primary" onClick={() => go({ q: '' })}>Clear the filter</button> : null}
-        <button type="button" onClick={() => go({ from: 'now-24h', to: 'now', sel: null })}>Look at the last 24 h</button>
-        <button type="button" onClick={refreshNow}>Ask again</button>
+        {view.value.sel ? (
+          <button type="button" class="primary" onClick={() => go({ sel: null })}>
+            Show the whole range
+          </button>
+        ) : null}
+        {filtered ? (
+          <button type="button" class="primary" onClick={() => go({ q: '' })}>
+            Clear the filter
+          </button>
+        ) : null}
+        <button type="button" onClick={() => go({ from: 'now-24h', to: 'now', sel: null })}>
+          Look at the last 24 h
+        </button>
+        <button type="button" onClick={refreshNow}>
+          Ask again
+        </button>
       </p>
     </NothingHere>
   );
@@ -109,11 +144,17 @@ export function Explore() {
     // A chosen type that does not exist shows nothing and explains nothing: take the one there is.
     const types = meta.data.value?.profile_types ?? [];
     const { type } = view.value;
-    if (types.length > 0 && type === 'cpu' && !types.some((t) => t.id === type)) batch(() => go({ type: types[0]?.id ?? type }, 'replace'));
+    if (types.length > 0 && type === 'cpu' && !types.some((t) => t.id === type))
+      batch(() => go({ type: types[0]?.id ?? type }, 'replace'));
   });
   if (neverFed.value) return <FirstRun />;
   // QueryBar says what is wrong with the filter and offers to clear it.
-  if (filterError.value) return <main class="explore"><QueryBar /></main>;
+  if (filterError.value)
+    return (
+      <main class="explore">
+        <QueryBar />
+      </main>
+    );
   const error = flame.error.value ?? series.error.value ?? functions.error.value;
   const model = flame.data.value?.model;
   const empty = model !== undefined && model.total === 0 && model.samples === 0;

@@ -21,7 +21,11 @@ const ROWS_MAX = 500;
 /** Buckets of the small lines: as many as can be seen in their width. */
 const TREND_BUCKETS = 24;
 
-const asked = computed(() => (view.value.page === 'services' ? { from: view.value.from, to: view.value.to, type: view.value.type, filter: filterParam.value } : null));
+const asked = computed(() =>
+  view.value.page === 'services'
+    ? { from: view.value.from, to: view.value.to, type: view.value.type, filter: filterParam.value }
+    : null,
+);
 
 export const services = resource<Answer>(
   () => asked.value && { path: '/services', params: asked.value, turn: tick.value },
@@ -32,7 +36,8 @@ export const services = resource<Answer>(
 function coarser(values: readonly number[]): number[] {
   const per = Math.max(1, Math.floor(values.length / TREND_BUCKETS));
   const out: number[] = [];
-  for (let i = 0; i + per <= values.length; i += per) out.push(values.slice(i, i + per).reduce((a, b) => a + b, 0) / per);
+  for (let i = 0; i + per <= values.length; i += per)
+    out.push(values.slice(i, i + per).reduce((a, b) => a + b, 0) / per);
   return out;
 }
 
@@ -47,7 +52,10 @@ const rows = computed(() => {
   const sign = down ? -1 : 1;
   return (services.data.value?.rows ?? [])
     .filter((row) => row.service.toLowerCase().includes(wanted))
-    .toSorted((a, b) => (column === 'service' ? a.service.localeCompare(b.service) : a[column] - b[column]) * sign || b.cores - a.cores);
+    .toSorted(
+      (a, b) =>
+        (column === 'service' ? a.service.localeCompare(b.service) : a[column] - b[column]) * sign || b.cores - a.cores,
+    );
 });
 
 function exploreState(service: string | null): ViewState {
@@ -58,13 +66,19 @@ function Row({ row, most }: { row: ServiceRow; most: number }) {
   const name = row.service === '' ? 'no service' : visible(row.service);
   return (
     <tr onClick={() => go(exploreState(row.service))}>
-      <th scope="row"><Link to={exploreState(row.service)}>{name}</Link></th>
+      <th scope="row">
+        <Link to={exploreState(row.service)}>{name}</Link>
+      </th>
       <td class="num strong">{coresCell(row.cores)}</td>
       <td class="share-cell">
-        <span class="meter"><span class="meter-fill" style={{ width: `${most > 0 ? Math.max(0.5, (row.share / most) * 100) : 0}%` }} /></span>
+        <span class="meter">
+          <span class="meter-fill" style={{ width: `${most > 0 ? Math.max(0.5, (row.share / most) * 100) : 0}%` }} />
+        </span>
         <span class="num">{share(row.share, 1)}</span>
       </td>
-      <td><Sparkline values={coarser(row.trend)} label={`Cores of ${name} over the range`} /></td>
+      <td>
+        <Sparkline values={coarser(row.trend)} label={`Cores of ${name} over the range`} />
+      </td>
       <td class="num">{countShort(row.samples)}</td>
       <td class="num">{count(row.hosts)}</td>
       <td class="num">{count(row.containers)}</td>
@@ -73,11 +87,24 @@ function Row({ row, most }: { row: ServiceRow; most: number }) {
   );
 }
 
-function Figure({ value, unit, label, note }: { value: string; unit?: string; label: string; note?: string | undefined }) {
+function Figure({
+  value,
+  unit,
+  label,
+  note,
+}: {
+  value: string;
+  unit?: string;
+  label: string;
+  note?: string | undefined;
+}) {
   return (
     <div class="figure">
       <div class="figure-label">{label}</div>
-      <div class="figure-value">{value}{unit ? <span class="figure-unit"> {unit}</span> : null}</div>
+      <div class="figure-value">
+        {value}
+        {unit ? <span class="figure-unit"> {unit}</span> : null}
+      </div>
       {note ? <div class="figure-note">{note}</div> : null}
     </div>
   );
@@ -91,12 +118,23 @@ function Strip({ answer }: { answer: Answer }) {
   const total = cores(answer.total_cores).split('\u00a0');
   return (
     <section class="strip" aria-label="Whole system">
-      <Figure label="Whole system" value={total[0] ?? ''} unit={total[1] ?? ''} note={`over ${duration(answer.to - answer.from)}`} />
+      <Figure
+        label="Whole system"
+        value={total[0] ?? ''}
+        unit={total[1] ?? ''}
+        note={`over ${duration(answer.to - answer.from)}`}
+      />
       <Figure label="Hosts reporting" value={count(coverage.hosts)} />
-      <Figure label="Coverage" value={share(coverage.host_ms, whole)} note={whole > 0 ? `of ${coverage.hosts === 1 ? 'the range' : 'hosts × range'} was observed` : undefined} />
+      <Figure
+        label="Coverage"
+        value={share(coverage.host_ms, whole)}
+        note={whole > 0 ? `of ${coverage.hosts === 1 ? 'the range' : 'hosts × range'} was observed` : undefined}
+      />
       <Figure label="Samples" value={countShort(samples)} />
       <Figure label="Services" value={count(answer.rows.length)} />
-      {disk && disk.disk_bytes_max > 0 ? <Figure label="Stored" value={bytes(disk.disk_bytes)} note={`of ${bytes(disk.disk_bytes_max)}`} /> : null}
+      {disk && disk.disk_bytes_max > 0 ? (
+        <Figure label="Stored" value={bytes(disk.disk_bytes)} note={`of ${bytes(disk.disk_bytes_max)}`} />
+      ) : null}
       <span class="spacer" />
       <Link to={exploreState(null)} class="button primary">
         Explore the whole system
@@ -132,31 +170,59 @@ export function Services() {
           <div class="services-tools">
             <div class="search-field">
               <Icon name="search" />
-              <input data-search type="search" aria-label="Filter services" placeholder="filter services  /" spellcheck={false} value={view.value.service} onInput={(event) => go({ service: event.currentTarget.value }, 'replace')} />
+              <input
+                data-search
+                type="search"
+                aria-label="Filter services"
+                placeholder="filter services  /"
+                spellcheck={false}
+                value={view.value.service}
+                onInput={(event) => go({ service: event.currentTarget.value }, 'replace')}
+              />
             </div>
             <span class="muted" aria-live="polite">
-              {shown.length === answer.rows.length ? `${count(shown.length)} services` : `${count(shown.length)} of ${count(answer.rows.length)} services`}
+              {shown.length === answer.rows.length
+                ? `${count(shown.length)} services`
+                : `${count(shown.length)} of ${count(answer.rows.length)} services`}
               {shown.length > ROWS_MAX ? `, the first ${ROWS_MAX} shown` : ''}
             </span>
           </div>
           {answer.rows.length === 0 ? (
             <NothingHere>
               <p>No profile in this range.</p>
-              <button type="button" class="primary" onClick={() => go({ from: 'now-24h', to: 'now', q: '' })}>Look at the last 24 h</button>
+              <button type="button" class="primary" onClick={() => go({ from: 'now-24h', to: 'now', q: '' })}>
+                Look at the last 24 h
+              </button>
             </NothingHere>
           ) : (
             <div class="services-table">
               <table>
                 <thead>
                   <tr>
-                    <SortHead column="service" sort={sort.value}>Service</SortHead>
-                    <SortHead column="cores" sort={sort.value} class="col-cores" numeric>Cores</SortHead>
-                    <th scope="col" class="col-share">Share</th>
-                    <th scope="col" class="col-trend">Cores over time</th>
-                    <SortHead column="samples" sort={sort.value} class="col-count" numeric>Samples</SortHead>
-                    <SortHead column="hosts" sort={sort.value} class="col-count" numeric>Hosts</SortHead>
-                    <SortHead column="containers" sort={sort.value} class="col-count" numeric>Containers</SortHead>
-                    <SortHead column="named_share" sort={sort.value} class="col-count" numeric>Named</SortHead>
+                    <SortHead column="service" sort={sort.value}>
+                      Service
+                    </SortHead>
+                    <SortHead column="cores" sort={sort.value} class="col-cores" numeric>
+                      Cores
+                    </SortHead>
+                    <th scope="col" class="col-share">
+                      Share
+                    </th>
+                    <th scope="col" class="col-trend">
+                      Cores over time
+                    </th>
+                    <SortHead column="samples" sort={sort.value} class="col-count" numeric>
+                      Samples
+                    </SortHead>
+                    <SortHead column="hosts" sort={sort.value} class="col-count" numeric>
+                      Hosts
+                    </SortHead>
+                    <SortHead column="containers" sort={sort.value} class="col-count" numeric>
+                      Containers
+                    </SortHead>
+                    <SortHead column="named_share" sort={sort.value} class="col-count" numeric>
+                      Named
+                    </SortHead>
                   </tr>
                 </thead>
                 <tbody>

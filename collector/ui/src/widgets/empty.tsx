@@ -18,7 +18,9 @@ function Command({ text }: { text: string }) {
   return (
     <div class="command">
       <code>{text}</code>
-      <button type="button" onClick={copy}>{copied.value ? 'copied' : 'copy'}</button>
+      <button type="button" onClick={copy}>
+        {copied.value ? 'copied' : 'copy'}
+      </button>
     </div>
   );
 }
@@ -41,7 +43,11 @@ export function FirstRun() {
       <p class="waiting" role="status">
         <span class="pulse" aria-hidden="true" /> waiting for first profile…
       </p>
-      {meta.error.value ? <p class="problem">{meta.error.value.message} {meta.error.value.hint}</p> : null}
+      {meta.error.value ? (
+        <p class="problem">
+          {meta.error.value.message} {meta.error.value.hint}
+        </p>
+      ) : null}
     </main>
   );
 }

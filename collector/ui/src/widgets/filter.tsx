@@ -13,7 +13,12 @@ import { Icon } from './icon.tsx';
 const VALUES_MAX = 50;
 /** Typing faster than this asks once. */
 const TYPING_MS = 120;
-const OPS: readonly (readonly [MatchOp, string])[] = [['=', 'is'], ['!=', 'is not'], ['=~', 'matches'], ['!~', 'matches not']];
+const OPS: readonly (readonly [MatchOp, string])[] = [
+  ['=', 'is'],
+  ['!=', 'is not'],
+  ['=~', 'matches'],
+  ['!~', 'matches not'],
+];
 
 /** Values of a label that begin with what is typed. */
 function useValues(name: string, prefix: string) {
@@ -28,7 +33,11 @@ function useValues(name: string, prefix: string) {
     const timer = setTimeout(() => {
       const others = matchers.peek().filter((m) => m.name !== now.name);
       const filter = others.length === 0 ? '' : `{${formatSelector(others)}}`;
-      ask<LabelValues>(`/labels/${encodeURIComponent(now.name)}/values`, { type, from, to, filter, prefix: now.prefix, limit: VALUES_MAX }, aborter.signal).then(
+      ask<LabelValues>(
+        `/labels/${encodeURIComponent(now.name)}/values`,
+        { type, from, to, filter, prefix: now.prefix, limit: VALUES_MAX },
+        aborter.signal,
+      ).then(
         (answer) => (values.value = answer.values),
         // Typing goes on without suggestions.
         () => (values.value = []),
@@ -73,14 +82,30 @@ function AddFilter({ close }: { close: () => void }) {
   return (
     <div class="popover filter-add">
       <div class="filter-add-row">
-        <select aria-label="Label" value={name.value} onChange={(event) => { name.value = event.currentTarget.value; active.value = -1; field.current?.focus(); }}>
+        <select
+          aria-label="Label"
+          value={name.value}
+          onChange={(event) => {
+            name.value = event.currentTarget.value;
+            active.value = -1;
+            field.current?.focus();
+          }}
+        >
           {names.map((label) => (
-            <option key={label.name} value={label.name}>{visible(label.name)}</option>
+            <option key={label.name} value={label.name}>
+              {visible(label.name)}
+            </option>
           ))}
         </select>
-        <select aria-label="Comparison" value={op.value} onChange={(event) => (op.value = event.currentTarget.value as MatchOp)}>
+        <select
+          aria-label="Comparison"
+          value={op.value}
+          onChange={(event) => (op.value = event.currentTarget.value as MatchOp)}
+        >
           {OPS.map(([sign, word]) => (
-            <option key={sign} value={sign}>{word}</option>
+            <option key={sign} value={sign}>
+              {word}
+            </option>
           ))}
         </select>
         <input
@@ -95,19 +120,37 @@ function AddFilter({ close }: { close: () => void }) {
           spellcheck={false}
           autocomplete="off"
           value={typed.value}
-          onInput={(event) => { typed.value = event.currentTarget.value; active.value = -1; }}
+          onInput={(event) => {
+            typed.value = event.currentTarget.value;
+            active.value = -1;
+          }}
           onKeyDown={onKeyDown}
         />
-        <button type="button" class="primary" onClick={() => add(typed.value)}>Add</button>
+        <button type="button" class="primary" onClick={() => add(typed.value)}>
+          Add
+        </button>
       </div>
       <ul id="filter-values" class="values" role="listbox" aria-label="Values">
         {values.map((row, i) => (
-          <li key={row.value} id={`filter-value-${i}`} role="option" aria-selected={i === active.value} onPointerDown={(event) => { event.preventDefault(); add(row.value); }}>
+          <li
+            key={row.value}
+            id={`filter-value-${i}`}
+            role="option"
+            aria-selected={i === active.value}
+            onPointerDown={(event) => {
+              event.preventDefault();
+              add(row.value);
+            }}
+          >
             <span>{row.value === '' ? <i>empty</i> : visible(row.value)}</span>
             <span class="muted">{countShort(row.samples)}</span>
           </li>
         ))}
-        {values.length === 0 ? <li class="muted" aria-disabled="true">no value begins so in this range</li> : null}
+        {values.length === 0 ? (
+          <li class="muted" aria-disabled="true">
+            no value begins so in this range
+          </li>
+        ) : null}
       </ul>
     </div>
   );
@@ -131,9 +174,16 @@ export function QueryBar() {
   const splits = [...new Set([...COMMON, ...named, ...(splitBy.value ? [splitBy.value] : [])])];
   return (
     <div class="query">
-      <select class="type" aria-label="Profile type" value={type} onChange={(event) => go({ type: event.currentTarget.value, root: '' })}>
+      <select
+        class="type"
+        aria-label="Profile type"
+        value={type}
+        onChange={(event) => go({ type: event.currentTarget.value, root: '' })}
+      >
         {(types.some((t) => t.id === type) ? types : [{ id: type, label: type }, ...types]).map((t) => (
-          <option key={t.id} value={t.id}>{visible(t.label || t.id)}</option>
+          <option key={t.id} value={t.id}>
+            {visible(t.label || t.id)}
+          </option>
         ))}
       </select>
       {matchers.value.map((m) => (
@@ -141,12 +191,24 @@ export function QueryBar() {
           <span class="chip-name">{visible(m.name)}</span>
           <span class="chip-op">{m.op}</span>
           <span class="chip-value">{m.value === '' ? 'empty' : visible(m.value)}</span>
-          <button type="button" class="chip-remove" aria-label={`Remove ${m.name} ${m.op} ${m.value}`} onClick={() => setMatchers(matchers.peek().filter((old) => old !== m))}>
+          <button
+            type="button"
+            class="chip-remove"
+            aria-label={`Remove ${m.name} ${m.op} ${m.value}`}
+            onClick={() => setMatchers(matchers.peek().filter((old) => old !== m))}
+          >
             <Icon name="close" />
           </button>
         </span>
       ))}
-      {filterError.value ? <span class="problem">The filter {visible(filterParam.value)} does not parse: {filterError.value}. <button type="button" onClick={() => go({ q: '' })}>clear it</button></span> : null}
+      {filterError.value ? (
+        <span class="problem">
+          The filter {visible(filterParam.value)} does not parse: {filterError.value}.{' '}
+          <button type="button" onClick={() => go({ q: '' })}>
+            clear it
+          </button>
+        </span>
+      ) : null}
       <div class="filter-box" ref={box}>
         <button type="button" class="add" aria-expanded={adding.value} onClick={() => (adding.value = !adding.value)}>
           <Icon name="plus" /> {q === '' ? 'filter: whole system' : 'filter'}
@@ -159,7 +221,9 @@ export function QueryBar() {
         <select value={splitBy.value} onChange={(event) => go({ by: event.currentTarget.value })}>
           <option value="">nothing</option>
           {splits.map((name) => (
-            <option key={name} value={name}>{visible(name)}</option>
+            <option key={name} value={name}>
+              {visible(name)}
+            </option>
           ))}
         </select>
       </label>

@@ -13,26 +13,36 @@ export function Help() {
     if (!open && dialog.current?.open) dialog.current.close();
   }, [open]);
   return (
-    <dialog class="help" ref={dialog} aria-label="Keys" onClose={() => (helpOpen.value = false)} onClick={(event) => {
-      if (event.target === dialog.current) helpOpen.value = false;
-    }}>
+    <dialog
+      class="help"
+      ref={dialog}
+      aria-label="Keys"
+      onClose={() => (helpOpen.value = false)}
+      onClick={(event) => {
+        if (event.target === dialog.current) helpOpen.value = false;
+      }}
+    >
       <div class="help-body">
         <h2>Keys</h2>
         <dl>
           {KEYS.map(([key, what]) => (
             <div key={key}>
-              <dt><kbd>{key}</kbd></dt>
+              <dt>
+                <kbd>{key}</kbd>
+              </dt>
               <dd>{what}</dd>
             </div>
           ))}
         </dl>
         <h2>Frames</h2>
         <p class="legend">
-          {(['native', 'kernel', 'go', 'jvm', 'python', 'node', 'managed', 'unknown', 'marker'] as const).map((group) => (
-            <span key={group}>
-              <span class={`kind kind-${group}`} /> {LEGEND[group]}
-            </span>
-          ))}
+          {(['native', 'kernel', 'go', 'jvm', 'python', 'node', 'managed', 'unknown', 'marker'] as const).map(
+            (group) => (
+              <span key={group}>
+                <span class={`kind kind-${group}`} /> {LEGEND[group]}
+              </span>
+            ),
+          )}
         </p>
         <p class="muted">Vesta {meta.data.value?.version ?? ''}</p>
       </div>

@@ -18,7 +18,9 @@ export function Warnings({ warnings }: { warnings: readonly string[] }) {
   return (
     <>
       {warnings.map((warning) => (
-        <div key={warning} class="notice" role="status">{warning}</div>
+        <div key={warning} class="notice" role="status">
+          {warning}
+        </div>
       ))}
     </>
   );

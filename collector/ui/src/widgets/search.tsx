@@ -41,7 +41,14 @@ export function Search() {
             }
           }}
         />
-        <button type="button" class="regex" aria-pressed={regex} title="Regular expression" aria-label="Regular expression" onClick={() => go({ regex: !regex }, 'replace')}>
+        <button
+          type="button"
+          class="regex"
+          aria-pressed={regex}
+          title="Regular expression"
+          aria-label="Regular expression"
+          onClick={() => go({ regex: !regex }, 'replace')}
+        >
           .*
         </button>
       </div>
@@ -50,10 +57,15 @@ export function Search() {
           <span class="problem">{searchError.value}</span>
         ) : found && model ? (
           <>
-            <b title={model.hidden.total > 0 ? 'What is hidden is not searched: it may hold more' : undefined}>{atLeast(share(found.total, model.total), model.hidden.total)}</b>{' '}
+            <b title={model.hidden.total > 0 ? 'What is hidden is not searched: it may hold more' : undefined}>
+              {atLeast(share(found.total, model.total), model.hidden.total)}
+            </b>{' '}
             of total matches
             {zoomed ? <> · {share(found.total, model.total_[zoomNode.value] as number)} of view</> : null}
-            <span class="muted"> · {count(found.outermost.length)} {found.outermost.length === 1 ? 'place' : 'places'}</span>
+            <span class="muted">
+              {' '}
+              · {count(found.outermost.length)} {found.outermost.length === 1 ? 'place' : 'places'}
+            </span>
           </>
         ) : null}
       </span>

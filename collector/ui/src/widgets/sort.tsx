@@ -28,7 +28,11 @@ export function SortHead<C extends string>({ column, sort, numeric, class: name,
   const mine = sort.column === column;
   const next = mine ? !sort.down : numeric === true;
   return (
-    <th scope="col" class={`${numeric ? 'num ' : ''}${name ?? ''}`} aria-sort={mine ? (sort.down ? 'descending' : 'ascending') : 'none'}>
+    <th
+      scope="col"
+      class={`${numeric ? 'num ' : ''}${name ?? ''}`}
+      aria-sort={mine ? (sort.down ? 'descending' : 'ascending') : 'none'}
+    >
       <button type="button" onClick={() => go({ sort: `${next ? '-' : ''}${column}` }, 'replace')}>
         {children}
         {mine ? <span aria-hidden="true">{sort.down ? ' ↓' : ' ↑'}</span> : null}

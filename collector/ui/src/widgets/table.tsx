@@ -34,7 +34,8 @@ const byKey = computed(() => {
   const model = flame.data.value?.model;
   if (model) {
     const { kind, module, name } = model.functions;
-    for (let f = 0; f < name.length; f += 1) all.set(keyOf(kind[f] as string, module[f] as string, name[f] as string), f);
+    for (let f = 0; f < name.length; f += 1)
+      all.set(keyOf(kind[f] as string, module[f] as string, name[f] as string), f);
   }
   return all;
 });
@@ -50,7 +51,14 @@ const allRows = computed<{ rows: readonly Row[]; whole: number }>(() => {
     const rows: Row[] = [];
     for (let f = 0; totals && f < name.length; f += 1) {
       if ((totals.total[f] as number) > 0) {
-        rows.push({ func: f, name: name[f] as string, module: module[f] as string, kind: kind[f] as string, self: totals.self[f] as number, total: totals.total[f] as number });
+        rows.push({
+          func: f,
+          name: name[f] as string,
+          module: module[f] as string,
+          kind: kind[f] as string,
+          self: totals.self[f] as number,
+          total: totals.total[f] as number,
+        });
       }
     }
     return { rows, whole: model.total };
@@ -60,7 +68,14 @@ const allRows = computed<{ rows: readonly Row[]; whole: number }>(() => {
   const rows = answer.rows.map((row) => {
     const name = visible(row.name);
     const module = visible(row.module);
-    return { func: index.get(keyOf(row.kind, module, name)) ?? -1, name, module, kind: row.kind, self: row.self, total: row.total };
+    return {
+      func: index.get(keyOf(row.kind, module, name)) ?? -1,
+      name,
+      module,
+      kind: row.kind,
+      self: row.self,
+      total: row.total,
+    };
   });
   return { rows, whole: answer.total };
 });
@@ -71,7 +86,10 @@ const found = computed(() => {
   if (text === '') return rows;
   const now = matches.value;
   // Functions outside of the tree are found by text alone: the expression ran over the tree's names.
-  if (now) return rows.filter((row) => (row.func >= 0 ? now.functions[row.func] === 1 : !view.value.regex && row.name.toLowerCase().includes(text)));
+  if (now)
+    return rows.filter((row) =>
+      row.func >= 0 ? now.functions[row.func] === 1 : !view.value.regex && row.name.toLowerCase().includes(text),
+    );
   return rows;
 });
 
@@ -111,7 +129,10 @@ export function TopTable() {
   const answer = functions.data.value;
   const { type } = view.value;
   const { whole } = allRows.value;
-  const scale: Scale = model && zoomNode.value > 0 ? model : { unit: answer?.unit ?? '', total: whole, cores: answer?.coverage.cores ?? 0, periodNs: model?.periodNs ?? 0 };
+  const scale: Scale =
+    model && zoomNode.value > 0
+      ? model
+      : { unit: answer?.unit ?? '', total: whole, cores: answer?.coverage.cores ?? 0, periodNs: model?.periodNs ?? 0 };
   const rows = sorted.value;
   const first = Math.max(0, Math.min(top.value, rows.length - 1) - SPARE_ROWS);
   const last = Math.min(rows.length, top.value + Math.ceil(height.value / ROW_PX) + SPARE_ROWS);
@@ -126,17 +147,39 @@ export function TopTable() {
       <table aria-rowcount={rows.length + 1} aria-label={zoomNode.value > 0 ? 'Functions in view' : 'Functions'}>
         <thead>
           <tr>
-            <SortHead column="name" sort={sort.value} class="col-name">{zoomNode.value > 0 ? 'Function, in view' : 'Function'}</SortHead>
-            {wide ? <SortHead column="kind" sort={sort.value} class="col-kind">Kind</SortHead> : null}
-            {wide ? <SortHead column="module" sort={sort.value} class="col-module">Module</SortHead> : null}
-            <SortHead column="self" sort={sort.value} numeric>Self{wide ? `, ${unit}` : ''}</SortHead>
-            <th scope="col" class="num share">%</th>
-            <SortHead column="total" sort={sort.value} numeric>Total{wide ? `, ${unit}` : ''}</SortHead>
-            <th scope="col" class="num share">%</th>
+            <SortHead column="name" sort={sort.value} class="col-name">
+              {zoomNode.value > 0 ? 'Function, in view' : 'Function'}
+            </SortHead>
+            {wide ? (
+              <SortHead column="kind" sort={sort.value} class="col-kind">
+                Kind
+              </SortHead>
+            ) : null}
+            {wide ? (
+              <SortHead column="module" sort={sort.value} class="col-module">
+                Module
+              </SortHead>
+            ) : null}
+            <SortHead column="self" sort={sort.value} numeric>
+              Self{wide ? `, ${unit}` : ''}
+            </SortHead>
+            <th scope="col" class="num share">
+              %
+            </th>
+            <SortHead column="total" sort={sort.value} numeric>
+              Total{wide ? `, ${unit}` : ''}
+            </SortHead>
+            <th scope="col" class="num share">
+              %
+            </th>
           </tr>
         </thead>
         <tbody>
-          {first > 0 ? <tr class="gap" aria-hidden="true"><td colSpan={columns} style={{ height: `${first * ROW_PX}px` }} /></tr> : null}
+          {first > 0 ? (
+            <tr class="gap" aria-hidden="true">
+              <td colSpan={columns} style={{ height: `${first * ROW_PX}px` }} />
+            </tr>
+          ) : null}
           {rows.slice(first, last).map((row, i) => (
             <tr
               key={`${row.kind}\n${row.module}\n${row.name}`}
@@ -146,20 +189,46 @@ export function TopTable() {
             >
               <td class="col-name">
                 {wide ? null : <span class={`kind kind-${groupOf(row.kind)}`} title={kindName(row.kind)} />}
-                <button type="button" title={row.module === '' ? row.name : `${row.name}\n${row.module}`} onClick={() => go({ find: view.peek().find === row.name ? '' : row.name, regex: false })}>
+                <button
+                  type="button"
+                  title={row.module === '' ? row.name : `${row.name}\n${row.module}`}
+                  onClick={() => go({ find: view.peek().find === row.name ? '' : row.name, regex: false })}
+                >
                   {wide ? row.name : shortName(row.name, row.kind)}
                 </button>
               </td>
-              {wide ? <td class="col-kind"><span class={`kind kind-${groupOf(row.kind)}`} aria-hidden="true" />{kindName(row.kind)}</td> : null}
-              {wide ? <td class="col-module" title={row.module}>{row.module}</td> : null}
-              <td class="num bar"><span class="bar-fill" style={{ width: `${Math.min(100, (row.self / most) * 100)}%` }} /><span>{amountCell(row.self, scale, type)}</span></td>
+              {wide ? (
+                <td class="col-kind">
+                  <span class={`kind kind-${groupOf(row.kind)}`} aria-hidden="true" />
+                  {kindName(row.kind)}
+                </td>
+              ) : null}
+              {wide ? (
+                <td class="col-module" title={row.module}>
+                  {row.module}
+                </td>
+              ) : null}
+              <td class="num bar">
+                <span class="bar-fill" style={{ width: `${Math.min(100, (row.self / most) * 100)}%` }} />
+                <span>{amountCell(row.self, scale, type)}</span>
+              </td>
               <td class="num share">{share(row.self, whole)}</td>
               <td class="num">{amountCell(row.total, scale, type)}</td>
               <td class="num share">{share(row.total, whole)}</td>
             </tr>
           ))}
-          {last < rows.length ? <tr class="gap" aria-hidden="true"><td colSpan={columns} style={{ height: `${(rows.length - last) * ROW_PX}px` }} /></tr> : null}
-          {rows.length === 0 ? <tr><td colSpan={columns} class="none">{view.value.find === '' ? 'no functions' : 'no function matches the search'}</td></tr> : null}
+          {last < rows.length ? (
+            <tr class="gap" aria-hidden="true">
+              <td colSpan={columns} style={{ height: `${(rows.length - last) * ROW_PX}px` }} />
+            </tr>
+          ) : null}
+          {rows.length === 0 ? (
+            <tr>
+              <td colSpan={columns} class="none">
+                {view.value.find === '' ? 'no functions' : 'no function matches the search'}
+              </td>
+            </tr>
+          ) : null}
         </tbody>
       </table>
     </div>

@@ -52,7 +52,12 @@ function bandsOf(answer: Series, by: string, theme: CanvasTheme): Band[] {
   const bands: Band[] = answer.series.map((one, i) => {
     const value = by === '' ? null : (one.labels[by] ?? '');
     const name = value === null ? 'all' : value === '' ? `no ${by}` : visible(value);
-    return { name, value, colour: theme.series[(colours[i] as number) % theme.series.length] as string, values: one.values };
+    return {
+      name,
+      value,
+      colour: theme.series[(colours[i] as number) % theme.series.length] as string,
+      values: one.values,
+    };
   });
   if (answer.other) bands.push({ name: 'other', value: null, colour: theme.other, values: answer.other });
   return bands;
@@ -72,14 +77,28 @@ function stack(answer: Series, bands: readonly Band[]): uPlot.AlignedData {
   if (size === 0) {
     // Nothing at all: the axis still shows the range that was asked for.
     const now = Date.now() + clockSkew.peek();
-    return [[resolveTime(view.peek().from, now) / 1000, resolveTime(view.peek().to, now) / 1000], ...columns.map(() => [0, 0])];
+    return [
+      [resolveTime(view.peek().from, now) / 1000, resolveTime(view.peek().to, now) / 1000],
+      ...columns.map(() => [0, 0]),
+    ];
   }
   for (const column of columns) column.push(column[size - 1] ?? 0);
   return [times, ...columns.reverse()];
 }
 
-function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit: string, hooks: uPlot.Hooks.Arrays): uPlot.Options {
-  const axis = { stroke: theme.textMuted, font: `11px ${FONT_FAMILY}`, ticks: { show: false }, grid: { stroke: theme.grid, width: 1 } };
+function options(
+  width: number,
+  bands: readonly Band[],
+  theme: CanvasTheme,
+  unit: string,
+  hooks: uPlot.Hooks.Arrays,
+): uPlot.Options {
+  const axis = {
+    stroke: theme.textMuted,
+    font: `11px ${FONT_FAMILY}`,
+    ticks: { show: false },
+    grid: { stroke: theme.grid, width: 1 },
+  };
   const stepped = uPlot.paths.stepped?.({ align: 1 });
   return {
     width,
@@ -89,12 +108,19 @@ function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit
     cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false, dist: DRAG_MIN_PX } },
     scales: { x: { time: true }, y: { range: (_, __, max) => [0, max > 0 ? max * 1.08 : 1.15] } },
     axes: [
-      { ...axis, size: 22, space: 90, grid: { show: false }, values: (_, splits, __, ___, step) => splits.map((s) => clock(s * 1000, Date.now(), step < 60)) },
+      {
+        ...axis,
+        size: 22,
+        space: 90,
+        grid: { show: false },
+        values: (_, splits, __, ___, step) => splits.map((s) => clock(s * 1000, Date.now(), step < 60)),
+      },
       {
         ...axis,
         size: 62,
         space: 28,
-        values: (_, splits) => splits.map((v) => (unit === 'cores' ? String(Number(v.toPrecision(3))) : valueText(v, unit))),
+        values: (_, splits) =>
+          splits.map((v) => (unit === 'cores' ? String(Number(v.toPrecision(3))) : valueText(v, unit))),
       },
     ],
     series: [
@@ -113,7 +139,8 @@ function options(width: number, bands: readonly Band[], theme: CanvasTheme, unit
 }
 
 /** What identifies a drawing: a new one is made when this changes, else only its data. */
-const shapeOf = (bands: readonly Band[], theme: CanvasTheme, unit: string) => `${theme.background}|${unit}|${bands.map((band) => band.name + band.colour).join('\n')}`;
+const shapeOf = (bands: readonly Band[], theme: CanvasTheme, unit: string) =>
+  `${theme.background}|${unit}|${bands.map((band) => band.name + band.colour).join('\n')}`;
 
 export function Timeline() {
   const box = useRef<HTMLDivElement>(null);
@@ -127,7 +154,10 @@ export function Timeline() {
     const left = sel ? chart.valToPos(sel[0] / 1000, 'x') : 0;
     const right = sel ? chart.valToPos(sel[1] / 1000, 'x') : 0;
     shownSelf.current = true;
-    chart.setSelect({ left, width: sel ? Math.max(1, right - left) : 0, top: 0, height: chart.over.clientHeight }, false);
+    chart.setSelect(
+      { left, width: sel ? Math.max(1, right - left) : 0, top: 0, height: chart.over.clientHeight },
+      false,
+    );
     shownSelf.current = false;
   };
 
@@ -191,7 +221,8 @@ export function Timeline() {
   const by = splitBy.value;
   const bands = answer ? bandsOf(answer, by, canvasTheme.value) : [];
   const at = cursor.value;
-  const amountOf = (value: number) => (answer?.value_unit === 'cores' ? cores(value) : valueText(value, answer?.unit ?? ''));
+  const amountOf = (value: number) =>
+    answer?.value_unit === 'cores' ? cores(value) : valueText(value, answer?.unit ?? '');
   const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
   const whole = sum(bands.map((band) => sum(band.values)));
   const { sel } = view.value;
@@ -205,7 +236,13 @@ export function Timeline() {
             <li key={band.name}>
               <Swatch colour={band.colour} />
               {band.value !== null && by !== '' ? (
-                <button type="button" title={`Only ${band.name}`} onClick={() => setMatchers(withMatcher(matchers.peek(), { name: by, op: '=', value: band.value ?? '' }))}>
+                <button
+                  type="button"
+                  title={`Only ${band.name}`}
+                  onClick={() =>
+                    setMatchers(withMatcher(matchers.peek(), { name: by, op: '=', value: band.value ?? '' }))
+                  }
+                >
                   {band.name}
                 </button>
               ) : (
@@ -216,7 +253,11 @@ export function Timeline() {
           ))}
         </ul>
         <span class="timeline-when muted">
-          {at !== null && answer ? clock(answer.t0 + at * answer.step, Date.now()) : sel ? `${clock(sel[0], Date.now())} – ${clock(sel[1], Date.now())}` : 'drag to narrow the flame graph'}
+          {at !== null && answer
+            ? clock(answer.t0 + at * answer.step, Date.now())
+            : sel
+              ? `${clock(sel[0], Date.now())} – ${clock(sel[1], Date.now())}`
+              : 'drag to narrow the flame graph'}
           {sel ? (
             <button type="button" class="clear" onClick={() => go({ sel: null })}>
               whole range

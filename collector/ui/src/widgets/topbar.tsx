@@ -40,8 +40,12 @@ function CustomRange({ close }: { close: () => void }) {
       </label>
       {problem.value ? <p class="problem">{problem.value}</p> : null}
       <div class="popover-actions">
-        <button type="button" onClick={close}>Cancel</button>
-        <button type="submit" class="primary">Apply</button>
+        <button type="button" onClick={close}>
+          Cancel
+        </button>
+        <button type="submit" class="primary">
+          Apply
+        </button>
       </div>
     </form>
   );
@@ -63,11 +67,21 @@ function Range() {
     <div class="range" ref={box}>
       <div class="segments" role="group" aria-label="Time range">
         {PRESETS.map(([name, start]) => (
-          <button key={name} type="button" aria-pressed={name === preset} onClick={() => go({ from: start, to: 'now', sel: null })}>
+          <button
+            key={name}
+            type="button"
+            aria-pressed={name === preset}
+            onClick={() => go({ from: start, to: 'now', sel: null })}
+          >
             {name}
           </button>
         ))}
-        <button type="button" aria-pressed={preset === undefined} aria-expanded={open.value} onClick={() => (open.value = !open.value)}>
+        <button
+          type="button"
+          aria-pressed={preset === undefined}
+          aria-expanded={open.value}
+          onClick={() => (open.value = !open.value)}
+        >
           {preset === undefined ? rangeText(from, to, Date.now() + clockSkew.value) : 'custom'}
         </button>
       </div>
@@ -120,10 +134,23 @@ export function TopBar() {
       <span class="spacer" />
       <Range />
       <Refresh />
-      <button type="button" class="icon-button" title="Light or dark (t)" aria-label={dark.value ? 'Light colours' : 'Dark colours'} onClick={() => chooseTheme(dark.value ? 'light' : 'dark')}>
+      <button
+        type="button"
+        class="icon-button"
+        title="Light or dark (t)"
+        aria-label={dark.value ? 'Light colours' : 'Dark colours'}
+        onClick={() => chooseTheme(dark.value ? 'light' : 'dark')}
+      >
         <Icon name={dark.value ? 'sun' : 'moon'} />
       </button>
-      <button type="button" class="icon-button" title="Keys (?)" aria-label="Help" aria-expanded={helpOpen.value} onClick={() => (helpOpen.value = !helpOpen.value)}>
+      <button
+        type="button"
+        class="icon-button"
+        title="Keys (?)"
+        aria-label="Help"
+        aria-expanded={helpOpen.value}
+        onClick={() => (helpOpen.value = !helpOpen.value)}
+      >
         <Icon name="help" />
       </button>
     </header>
