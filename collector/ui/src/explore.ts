@@ -30,6 +30,9 @@ export const meta = resource<Meta>(
   },
 );
 
+/** True while the collector has never seen a profile. */
+export const neverFed = computed(() => meta.data.value?.profile_types.length === 0);
+
 /** The label that splits the time line: the page's choice is by service, and by executable within one. */
 export const splitBy = computed(() => {
   const chosen = view.value.by;

@@ -1,7 +1,7 @@
 // Explore: query, time line, flame graph and top table of one selection.
 
 import { batch, useSignalEffect } from '@preact/signals';
-import { flame, functions, matches, meta, series, zoomLost, zoomNode } from '../explore.ts';
+import { flame, functions, matches, meta, neverFed, series, zoomLost, zoomNode } from '../explore.ts';
 import { amount, isCpu } from '../figures.ts';
 import { FlameGraph } from '../flame/view.tsx';
 import { pathOf } from '../flame/model.ts';
@@ -16,7 +16,6 @@ import { Problem, Warnings } from '../widgets/notice.tsx';
 import { Search } from '../widgets/search.tsx';
 import { TopTable } from '../widgets/table.tsx';
 import { Timeline } from '../widgets/timeline.tsx';
-import { neverFed } from './services.tsx';
 
 const VIEW_NAMES: Record<View, string> = { both: 'Both', flame: 'Flame graph', table: 'Table' };
 

@@ -1,8 +1,8 @@
 // Services: who uses the CPU, most first; a row leads to its flame graph.
 
-import { computed, useSignalEffect } from '@preact/signals';
+import { computed } from '@preact/signals';
 import type { ServiceRow, Services as Answer } from '../api.ts';
-import { meta } from '../explore.ts';
+import { meta, neverFed } from '../explore.ts';
 import { bytes, count, countShort, cores, coresCell, duration, share } from '../format.ts';
 import { visible } from '../names.ts';
 import { resource } from '../resource.ts';
@@ -143,18 +143,7 @@ function Strip({ answer }: { answer: Answer }) {
   );
 }
 
-/** True while the collector has never seen a profile. */
-export const neverFed = computed(() => meta.data.value?.profile_types.length === 0);
-
 export function Services() {
-  // The first profile turns the waiting page into the graph.
-  useSignalEffect(() => {
-    if (neverFed.value) waited = true;
-    else if (waited && meta.data.value) {
-      waited = false;
-      go({ page: 'explore' });
-    }
-  });
   const answer = services.data.value;
   const error = services.error.value;
   if (neverFed.value) return <FirstRun />;
@@ -238,5 +227,3 @@ export function Services() {
     </main>
   );
 }
-
-let waited = false;

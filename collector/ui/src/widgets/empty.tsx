@@ -1,12 +1,27 @@
 // Before the first profile: the exact command, and an eye on the collector that turns into the graph.
 
-import { useSignal, useSignalEffect } from '@preact/signals';
+import { effect, useSignal, useSignalEffect } from '@preact/signals';
 import type { ComponentChildren } from 'preact';
-import { meta } from '../explore.ts';
-import { refreshNow } from '../state.ts';
+import { meta, neverFed } from '../explore.ts';
+import { go, refreshNow, view } from '../state.ts';
+import { DEFAULTS } from '../url.ts';
 
 /** How often the first-run page looks for data: a person waits for it. */
 const LOOK_MS = 2000;
+
+/** What the first look at a system shows: an hour would be a sliver at its right edge. */
+const FIRST_RANGE = 'now-5m';
+
+let waited = false;
+// The first profile turns the waiting page into the graph.
+effect(() => {
+  if (neverFed.value) waited = true;
+  else if (waited && meta.data.value) {
+    waited = false;
+    const { from } = view.peek();
+    go({ page: 'explore', from: from === DEFAULTS.from ? FIRST_RANGE : from });
+  }
+});
 
 function Command({ text }: { text: string }) {
   const copied = useSignal(false);
