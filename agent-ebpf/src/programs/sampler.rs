@@ -27,6 +27,7 @@ use aya_ebpf::helpers::generated::{
 };
 use aya_ebpf::macros::perf_event;
 use aya_ebpf::programs::PerfEventContext;
+use aya_log_ebpf::debug;
 use core::ffi::c_void;
 use core::mem::offset_of;
 
@@ -251,6 +252,15 @@ fn finish(scratch: *mut Scratch) {
     if walk.outcome == Outcome::MappingUnknown as u32 {
         notes::send(counters, header.tgid, walk.ip, walk.start_ns);
     }
+    debug!(
+        &(),
+        "pid {} walked {} kernel and {} user frames, outcome {}, last at {:x}",
+        header.tgid,
+        walk.kernel_frames,
+        walk.user_frames,
+        walk.outcome,
+        walk.ip
+    );
     let array = offset_of!(Counters, outcomes);
     // SAFETY: that is an array of that many counters.
     let outcome =

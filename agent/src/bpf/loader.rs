@@ -79,11 +79,16 @@ fn load_object(
     let registers = registers as u32;
     let filtered = u32::from(options.pid_filter.is_some());
     let kernel_threads = u32::from(options.kernel_threads);
+    // Off, the verifier drops the messages as code that cannot be reached, and their ring is one page.
+    let (log_level, log_bytes): (u8, u32) =
+        if options.bpf_log { (5, 128 << 10) } else { (0, 4096) };
     let wake_bytes = u64::from(ring_bytes / 4);
     EbpfLoader::new()
         .btf(None)
         .verifier_log_level(level)
         .map_max_entries("RECORDS", ring_bytes)
+        .map_max_entries("AYA_LOGS", log_bytes)
+        .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("TASK_STACK_OFFSET", &stack_offset, true)
         .override_global("FILTERED", &filtered, true)

@@ -7,6 +7,7 @@ mod decode;
 mod error;
 mod lifecycle;
 mod loader;
+mod log;
 mod object;
 mod order;
 mod perf;

@@ -1,6 +1,7 @@
 //! The running sampler: owns programs, clocks and rings, and hands out what they write.
 
 use super::lifecycle::{self, Malformed};
+use super::log::ProgramLog;
 use super::order::Order;
 use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
@@ -32,6 +33,7 @@ pub struct Sampler {
     build_ids: bool,
     lifecycle_lost: u64,
     malformed: u64,
+    program_log: Option<ProgramLog>,
     /// Programs and their links: last, so that the clocks are gone before it.
     _ebpf: Ebpf,
 }
@@ -73,6 +75,7 @@ impl Sampler {
             build_ids,
             lifecycle_lost: 0,
             malformed: 0,
+            program_log: options.bpf_log.then(|| ProgramLog::open(&mut ebpf)).transpose()?,
             _ebpf: ebpf,
         };
         for pid in options.pid_filter.iter().flatten() {
@@ -200,6 +203,9 @@ impl Sampler {
     /// Takes everything out of the rings: samples first. An event that precedes a sample that was taken is
     /// then in the lifecycle rings already.
     fn drain(&mut self, each: &mut impl FnMut(Record)) -> usize {
+        if let Some(log) = &mut self.program_log {
+            log.flush();
+        }
         let mut notes = 0;
         for _ in 0..POLL_RECORDS_MAX {
             let Some(item) = self.records.next() else { break };

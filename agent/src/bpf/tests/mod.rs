@@ -1,6 +1,9 @@
 //! Tests of the border: decoders on bytes, and the programs on this machine's kernel.
 
 mod bytes;
-mod live;
+mod mappings;
 mod programs;
+mod records;
+mod run;
 mod target;
+mod walks;
