@@ -54,7 +54,7 @@ fn run(cli: Cli) -> Result<()> {
 }
 
 fn start_log() {
-    let filter = EnvFilter::try_from_env("VESTA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -21,7 +21,7 @@ Examples:
   vesta top --from now-15m               hottest functions of the last 15 minutes
   vesta flamegraph --service checkout --format folded > checkout.folded
 
-Exit codes: 0 done, 1 failed, 2 bad arguments. VESTA_LOG sets the log level (error, warn, info, debug).";
+Exit codes: 0 done, 1 failed, 2 bad arguments. RUST_LOG sets the log level (error, warn, info, debug).";
 
 /// Commands.
 #[derive(Debug, Subcommand)]

@@ -3,6 +3,7 @@
 use crate::api::serve::{Collector, ServeError, ServeOptions};
 use crate::limits::AGENT_STOP_MS_MAX;
 use rustix::process::{Pid, Signal, kill_process};
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -151,7 +152,10 @@ fn start_agent(options: &LocalOptions, collector: &str) -> Result<Child, LocalEr
         let mut lines = BufReader::new(stderr).lines();
         tokio::spawn(async move {
             while let Ok(Some(line)) = lines.next_line().await {
-                tracing::info!("agent: {line}");
+                // Its lines have their own time and level.
+                if writeln!(std::io::stderr(), "agent: {line}").is_err() {
+                    break;
+                }
             }
         });
     }
