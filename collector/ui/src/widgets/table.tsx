@@ -3,7 +3,7 @@
 import { computed, useSignal } from '@preact/signals';
 import { useLayoutEffect, useRef } from 'preact/hooks';
 import { flame, functions, hoveredNode, matches, pointed, viewTotals, zoomNode } from '../explore.ts';
-import { amountCell, isCpu, type Scale } from '../figures.ts';
+import { amountCell, isCpu, isLow, LOW_SAMPLES, type Scale } from '../figures.ts';
 import { share } from '../format.ts';
 import { shortName, visible } from '../names.ts';
 import { groupOf, kindName } from '../palette.ts';
@@ -103,6 +103,17 @@ const sorted = computed(() => {
     return order * sign || b.self - a.self || a.name.localeCompare(b.name);
   });
 });
+
+/** A value; grey and with “~” where too few samples stand behind it. */
+function Amount({ value, scale, type }: { value: number; scale: Scale; type: string }) {
+  const low = isLow(value, scale);
+  return (
+    <span class={low ? 'rough' : undefined} title={low ? `fewer than ${LOW_SAMPLES} samples` : undefined}>
+      {low ? '~' : ''}
+      {amountCell(value, scale, type)}
+    </span>
+  );
+}
 
 export function TopTable() {
   const box = useRef<HTMLDivElement>(null);
@@ -210,10 +221,12 @@ export function TopTable() {
               ) : null}
               <td class="num bar">
                 <span class="bar-fill" style={{ width: `${Math.min(100, (row.self / most) * 100)}%` }} />
-                <span>{amountCell(row.self, scale, type)}</span>
+                <Amount value={row.self} scale={scale} type={type} />
               </td>
               <td class="num share">{share(row.self, whole)}</td>
-              <td class="num">{amountCell(row.total, scale, type)}</td>
+              <td class="num">
+                <Amount value={row.total} scale={scale} type={type} />
+              </td>
               <td class="num share">{share(row.total, whole)}</td>
             </tr>
           ))}
