@@ -8,7 +8,8 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let CommandLine { command } = CommandLine::parse();
-    start_log();
+    // A recording has a progress line of its own.
+    start_log(if matches!(command, Command::Record(_)) { "warn" } else { "info" });
     let done = match command {
         Command::Run(options) => {
             command::privilege::ensure().and_then(|()| command::run::run(&options))
@@ -28,11 +29,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// The log goes to stderr; `RUST_LOG` picks what is in it.
-fn start_log() {
+/// The log goes to stderr; `RUST_LOG` picks what is in it, else `level`.
+fn start_log(level: &str) {
     use std::io::IsTerminal as _;
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

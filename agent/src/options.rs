@@ -41,7 +41,7 @@ pub enum Command {
     Record(RecordOptions),
     /// Say what this host allows, what is missing, what that costs and how to grant it.
     Doctor(DoctorOptions),
-    /// Waits for a line on its standard input's place, then becomes the command.
+    /// Part of `record`: waits until it is told to go on, then becomes the command.
     #[command(hide = true)]
     Hold(HoldOptions),
 }

@@ -14,6 +14,7 @@ use anyhow::{Context as _, bail};
 use command::HeldCommand;
 use output::Output;
 use progress::Progress;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,6 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Records; answers the command's own exit code where there is a command.
 pub(crate) fn record(options: &RecordOptions) -> anyhow::Result<ExitCode> {
     let format = format_of(options)?;
+    check_pids(&options.pids)?;
     let interrupted = interrupts()?;
     let output = Output::open(&options.output)?;
     let recorder = Recorder::default();
@@ -70,6 +72,13 @@ fn format_of(options: &RecordOptions) -> anyhow::Result<Format> {
             options.output.display()
         )
     })
+}
+
+fn check_pids(pids: &[u32]) -> anyhow::Result<()> {
+    match pids.iter().find(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+        Some(pid) => bail!("there is no process {pid}"),
+        None => Ok(()),
+    }
 }
 
 fn scope(options: &RecordOptions, held: Option<&HeldCommand>) -> Scope {

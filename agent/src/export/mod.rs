@@ -58,12 +58,12 @@ impl Export {
     pub async fn finish(self, wait_max: Duration) -> u64 {
         let Self { queue, mut task } = self;
         queue.close();
-        if tokio::time::timeout(wait_max, &mut task).await.is_ok() {
-            return 0;
+        if tokio::time::timeout(wait_max, &mut task).await.is_err() {
+            task.abort();
+            // The request on its way is dropped with the task: it is given up too.
+            drop(task.await);
         }
-        task.abort();
-        // The request on its way is dropped with the task: it is given up too.
-        drop(task.await);
+        // Nothing is left where the task came to its end.
         queue.give_up_all("the agent ended")
     }
 }

@@ -52,6 +52,20 @@ pub fn pprof_profile(window: &NamedWindow) -> Profile {
     writer.builder.finish()
 }
 
+/// What was lost belongs to what was kept: `go tool pprof -comments` shows it.
+fn comment(window: &NamedWindow) -> String {
+    let ledger = &window.ledger;
+    format!(
+        "vesta-agent {}: {} samples, {} lost, {} ticks missed, {} of {} stacks complete",
+        env!("CARGO_PKG_VERSION"),
+        window.observations(),
+        ledger.lost(),
+        ledger.missed(),
+        ledger.complete(),
+        ledger.outcomes.iter().sum::<u64>(),
+    )
+}
+
 struct Writer<'a> {
     window: &'a NamedWindow,
     builder: ProfileBuilder,
@@ -79,6 +93,9 @@ impl Writer<'_> {
         profile.period = signed(window.period_ns);
         profile.time_nanos = signed(window.start.0);
         profile.duration_nanos = signed(window.duration_ns);
+        let comment = comment(window);
+        let comment = self.builder.string(&comment);
+        self.builder.profile_mut().comment = vec![comment];
     }
 
     /// Readers take the first mapping for the program: that of the process with most samples.
