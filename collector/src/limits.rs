@@ -209,3 +209,19 @@ pub const TRIE_NODES_MAX: usize = 1 << 26;
 pub const PROJECTS_MAX: usize = 1 << 10;
 /// Bytes of a data folder unless configured: 10 GiB.
 pub const DATA_BYTES_DEFAULT_MAX: u64 = 10 << 30;
+/// Rows of one series in one segment.
+pub const SEGMENT_ROWS_MAX: usize = 1 << 28;
+/// Bytes of a segment's footer: some 40 for each series.
+pub const SEGMENT_FOOTER_BYTES_MAX: usize = 64 << 20;
+/// Bytes that a query reads from a segment at once.
+pub const SEGMENT_READ_BYTES_MAX: usize = 8 << 20;
+/// Bytes of one frame of a symbol log before compression.
+pub const SYMBOL_FRAME_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the manifest: some 30 for each segment.
+pub const MANIFEST_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one series' attribute sets in a segment before compression; the memtable has no more.
+pub const SEGMENT_DICTIONARY_BYTES_MAX: usize = 512 << 20;
+/// Bytes of WAL after which the memtable becomes segments, or an eighth of the data folder's limit.
+pub const WAL_FREEZE_BYTES: u64 = 256 << 20;
+/// How long after the end of an hour its rows are waited for before it becomes a segment, milliseconds.
+pub const SEGMENT_GRACE_MS: i64 = 10 * 60 * 1_000;

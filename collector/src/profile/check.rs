@@ -39,6 +39,9 @@ impl WriteBatch {
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), BatchError> {
         at_most("project name bytes", self.project.0.len(), limits::PROJECT_NAME_BYTES_MAX)?;
+        if self.project.0.is_empty() {
+            return Err(BatchError::Value("the project has no name"));
+        }
         at_most("mappings in a batch", self.mappings.len(), limits::BATCH_MAPPINGS_MAX)?;
         at_most("functions in a batch", self.functions.len(), limits::BATCH_FUNCTIONS_MAX)?;
         at_most("locations in a batch", self.locations.len(), limits::BATCH_LOCATIONS_MAX)?;

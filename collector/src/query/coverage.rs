@@ -100,8 +100,14 @@ impl HostValues {
 
 /// The nearest float; answers show three digits of it.
 #[expect(clippy::cast_precision_loss, reason = "shares and cores are shown with three digits")]
-pub(crate) fn as_float(value: i128) -> f64 {
+fn as_float(value: i128) -> f64 {
     value as f64
+}
+
+/// Part of a whole, 0 to 1; 0 where the whole is not positive.
+#[must_use]
+pub fn share(part: i128, whole: i128) -> f64 {
+    if whole > 0 { (as_float(part) / as_float(whole)).clamp(0.0, 1.0) } else { 0.0 }
 }
 
 #[cfg(test)]

@@ -6,8 +6,7 @@ mod matcher;
 mod timeline;
 mod tree;
 
-pub(crate) use coverage::as_float;
-pub use coverage::{HostValues, Intervals};
+pub use coverage::{HostValues, Intervals, share};
 pub use functions::{FunctionNames, rows_by_self};
 pub use matcher::LabelKind;
 pub use timeline::{Buckets, TimelineBuilder, TimelineError};
@@ -195,7 +194,7 @@ pub struct ServiceRow {
     pub hosts: u64,
     /// Distinct containers.
     pub containers: u64,
-    /// Share of the value whose leaf has a name, 0 to 1.
+    /// Share of the total whose leaf has a name, 0 to 1; 0 where the total is not positive.
     pub named_share: f64,
 }
 

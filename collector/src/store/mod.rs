@@ -156,6 +156,8 @@ pub struct StoreStats {
     pub hours_dropped: u64,
     /// Bytes in the WAL.
     pub wal_bytes: u64,
+    /// Damaged sections that queries had to leave out, since start.
+    pub sections_damaged: u64,
 }
 
 /// The rows of [`ProfileStore::profile_types`] from distinct types and their newest period: a name that

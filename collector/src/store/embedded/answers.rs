@@ -8,7 +8,7 @@ use crate::limits;
 use crate::profile::{Attribute, ProjectName, SeriesLabels};
 use crate::query::{
     Buckets, Coverage, LabelKind, LabelName, LabelValue, Overflow, ProfileTypeRow, Selection,
-    ServiceRow, Timeline, TimelineBuilder, TimelineQuery, as_float,
+    ServiceRow, Timeline, TimelineBuilder, TimelineQuery, share,
 };
 use crate::store::{StoreError, type_rows};
 use hashbrown::{HashMap, HashSet};
@@ -23,9 +23,13 @@ impl Engine {
         let Some(plan) = self.plan(selection) else {
             return Ok(builder.finish(query, &crate::query::HostValues::default())?);
         };
-        plan.scan(Need::Rows, &mut |series: &Series, chunk: Chunk<'_>| {
+        let by = query.by.as_deref().map(|name| (name, LabelKind::of(name)));
+        let need = match by {
+            Some((_, LabelKind::Attribute)) => Need::Rows,
+            Some((_, LabelKind::Series)) | None => Need::Buckets(buckets),
+        };
+        plan.scan(need, &mut |series: &Series, chunk: Chunk<'_>| {
             let host = &series.labels.host;
-            let by = query.by.as_deref().map(|name| (name, LabelKind::of(name)));
             match by {
                 Some((name, LabelKind::Attribute)) => add_by_set(&mut builder, host, &chunk, name),
                 Some((name, LabelKind::Series)) => {
@@ -39,7 +43,7 @@ impl Engine {
                 }
             }
         })?;
-        Ok(builder.finish(query, &plan.reported())?)
+        Ok(builder.finish(query, &plan.reported()?)?)
     }
 
     pub(super) fn services(
@@ -51,7 +55,7 @@ impl Engine {
         let Some(plan) = self.plan(selection) else {
             return Ok(Vec::new());
         };
-        let reported = plan.reported();
+        let reported = plan.reported()?;
         let mut rows = Vec::new();
         for &number in &plan.services {
             let mut trend = TimelineBuilder::new(buckets);
@@ -69,7 +73,7 @@ impl Engine {
                 trend_cores,
                 hosts: totals.by_host.keys().filter(|host| !host.is_empty()).count() as u64,
                 containers: totals.containers.len() as u64,
-                named_share: share(totals.named, totals.all),
+                named_share: share(totals.named, total),
             });
         }
         rows.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.service.cmp(&b.service)));
@@ -166,7 +170,7 @@ impl Engine {
         let Some(plan) = self.plan(selection) else {
             return Ok(Coverage::default());
         };
-        let mut hosts = plan.reported();
+        let mut hosts = plan.reported()?;
         plan.scan(Need::Stacks, &mut |series: &Series, chunk: Chunk<'_>| {
             hosts.add(&series.labels.host, sum(chunk.values));
             Ok(())
@@ -181,9 +185,8 @@ struct ServiceTotals {
     samples: u64,
     by_host: BTreeMap<Arc<str>, i128>,
     containers: HashSet<Arc<str>>,
-    /// Magnitudes of samples whose leaf has a name, and of all.
+    /// Sum of the samples whose leaf has a name.
     named: i128,
-    all: i128,
 }
 
 impl Plan {
@@ -196,23 +199,26 @@ impl Plan {
         let service = self.service(number);
         let named = self.named_nodes(&service);
         let mut totals = ServiceTotals::default();
-        self.scan_service(number, Need::Rows, &mut |series: &Series, chunk: Chunk<'_>| {
-            let SeriesLabels { host, container, .. } = &series.labels;
-            totals.samples += chunk.samples;
-            *totals.by_host.entry(Arc::clone(host)).or_default() += sum(chunk.values);
-            if !container.is_empty() {
-                totals.containers.insert(Arc::clone(container));
-            }
-            for (&node, &value) in chunk.nodes.iter().zip(chunk.values) {
-                let size = i128::from(value.unsigned_abs());
-                totals.all += size;
-                if named.get(node as usize).is_some_and(|&named| named) {
-                    totals.named += size;
+        self.scan_service(
+            number,
+            Need::Buckets(buckets),
+            &mut |series: &Series, chunk: Chunk<'_>| {
+                let SeriesLabels { host, container, .. } = &series.labels;
+                totals.samples += chunk.samples;
+                *totals.by_host.entry(Arc::clone(host)).or_default() += sum(chunk.values);
+                if !container.is_empty() {
+                    totals.containers.insert(Arc::clone(container));
                 }
-            }
-            add_all(trend.row("", host)?, buckets, &chunk);
-            Ok(())
-        })?;
+
+                for (&node, &value) in chunk.nodes.iter().zip(chunk.values) {
+                    if named.get(node as usize).is_some_and(|&named| named) {
+                        totals.named += i128::from(value);
+                    }
+                }
+                add_all(trend.row("", host)?, buckets, &chunk);
+                Ok(())
+            },
+        )?;
         Ok((totals.samples > 0).then_some(totals))
     }
 
@@ -234,10 +240,6 @@ fn sum(values: &[i64]) -> i128 {
     values.iter().map(|&value| i128::from(value)).sum()
 }
 
-fn share(part: i128, whole: i128) -> f64 {
-    if whole == 0 { 0.0 } else { as_float(part) / as_float(whole) }
-}
-
 fn within_values(count: usize) -> Result<(), StoreError> {
     if count > limits::LABEL_VALUES_MAX {
         let max = limits::LABEL_VALUES_MAX as u64;
@@ -252,6 +254,10 @@ fn attribute_text<'a>(set: &'a [Attribute], name: &str) -> std::borrow::Cow<'a, 
 }
 
 fn add_all(row: &mut [i128], buckets: Buckets, chunk: &Chunk<'_>) {
+    if chunk.times.is_empty() {
+        row[buckets.index(chunk.first_ms)] += sum(chunk.values);
+        return;
+    }
     for (&time_ms, &value) in chunk.times.iter().zip(chunk.values) {
         row[buckets.index(time_ms)] += i128::from(value);
     }

@@ -1,7 +1,7 @@
 //! A [`WriteBatch`] as bytes: texts once in a table, samples as columns of deltas, all of it zstd level 1.
 //! Decoding checks every index and length before use and every limit through [`WriteBatch::check`].
 
-use super::codec::{Malformed, Reader, Writer};
+use super::codec::{Malformed, Reader, Writer, press, unpress};
 use crate::limits;
 use crate::profile::identity::kind_code;
 use crate::profile::{
@@ -11,9 +11,6 @@ use crate::profile::{
 use hashbrown::HashMap;
 use proto::{BuildId, FrameKind};
 use std::sync::Arc;
-
-/// Level of compression: the fastest; the WAL is read once at most.
-const ZSTD_LEVEL: i32 = 1;
 
 /// The bytes of a batch.
 pub(super) fn encode(batch: &WriteBatch) -> std::io::Result<Vec<u8>> {
@@ -31,23 +28,15 @@ pub(super) fn encode(batch: &WriteBatch) -> std::io::Result<Vec<u8>> {
     texts.list.iter().for_each(|text| whole.text(text));
     whole.raw(&body.bytes);
     let mut framed = Writer::default();
-    framed.length(whole.bytes.len());
-    framed.raw(&zstd::bulk::compress(&whole.bytes, ZSTD_LEVEL)?);
+    press(&whole.bytes, &mut framed)?;
     Ok(framed.bytes)
 }
 
 /// The batch in the bytes.
 pub(super) fn decode(bytes: &[u8]) -> Result<WriteBatch, Malformed> {
     let mut reader = Reader::new(bytes);
-    let length =
-        usize::try_from(reader.number()?).ok().ok_or(Malformed("its length is too large"))?;
-    if length > limits::WAL_BATCH_BYTES_MAX {
-        return Err(Malformed("its length is too large"));
-    }
-    let plain = zstd::bulk::decompress(reader.rest(), length)
-        .ok()
-        .filter(|plain| plain.len() == length)
-        .ok_or(Malformed("it does not decompress"))?;
+    let plain = unpress(&mut reader, limits::WAL_BATCH_BYTES_MAX)?;
+    reader.end()?;
     let mut reader = Reader::new(&plain);
     let count = reader.count(1)?;
     let texts = (0..count).map(|_| reader.shared_text()).collect::<Result<Vec<_>, _>>()?;

@@ -144,6 +144,28 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Level of compression: the fastest.
+const ZSTD_LEVEL: i32 = 1;
+
+/// Appends bytes compressed.
+pub(super) fn press(plain: &[u8], into: &mut Writer) -> std::io::Result<()> {
+    into.length(plain.len());
+    into.blob(&zstd::bulk::compress(plain, ZSTD_LEVEL)?);
+    Ok(())
+}
+
+/// Reads what [`press`] wrote, if it has at most `bytes_max` bytes.
+pub(super) fn unpress(reader: &mut Reader<'_>, bytes_max: usize) -> Result<Vec<u8>, Malformed> {
+    let length = usize::try_from(reader.number()?).unwrap_or(usize::MAX);
+    let pressed = reader.blob()?;
+    if length > bytes_max {
+        return Err(Malformed("compressed bytes are too many"));
+    }
+    let plain = zstd::bulk::decompress(pressed, length).ok();
+    let plain = plain.filter(|plain| plain.len() == length);
+    plain.ok_or(Malformed("compressed bytes do not decompress"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use super::files::Files;
 use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
+use super::segment::Segment;
 use super::symbols::Symbols;
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
@@ -9,7 +10,7 @@ use crate::profile::{Attribute, ProfileDef, ProjectName, WriteBatch};
 use crate::store::StoreError;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Tells the time, Unix milliseconds.
@@ -53,7 +54,9 @@ pub(super) struct Engine {
     pub(super) clock: Clock,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
     view: RwLock<Arc<View>>,
-    pub(super) counters: Counters,
+    pub(super) counters: Arc<Counters>,
+    /// The folder is above its limit and nothing can be dropped.
+    pub(super) is_full: AtomicBool,
 }
 
 /// A project.
@@ -70,7 +73,11 @@ pub(super) struct View {
     pub(super) active: Arc<Memtable>,
     /// Being written to segments.
     pub(super) frozen: Option<Arc<Memtable>>,
+    pub(super) segments: Arc<SegmentMap>,
 }
+
+/// The segments of each project.
+pub(super) type SegmentMap = BTreeMap<ProjectName, Vec<Arc<Segment>>>;
 
 /// Counts since the start.
 #[derive(Debug, Default)]
@@ -80,11 +87,19 @@ pub(super) struct Counters {
     pub(super) profiles_duplicate: AtomicU64,
     pub(super) hours_dropped: AtomicU64,
     pub(super) wal_bytes: AtomicU64,
+    /// Bytes of all files but the WAL's.
+    pub(super) file_bytes: AtomicU64,
+    /// Sections that a query had to leave out.
+    pub(super) sections_damaged: AtomicU64,
 }
 
 impl Project {
     pub(super) fn new(name: ProjectName) -> Self {
         Self { name, symbols: RwLock::default() }
+    }
+
+    pub(super) fn with_symbols(name: ProjectName, symbols: Symbols) -> Self {
+        Self { name, symbols: RwLock::new(symbols) }
     }
 
     pub(super) fn symbols(&self) -> RwLockReadGuard<'_, Symbols> {
@@ -110,7 +125,8 @@ impl Engine {
             clock,
             projects: RwLock::default(),
             view: RwLock::default(),
-            counters: Counters::default(),
+            counters: Arc::default(),
+            is_full: AtomicBool::new(false),
         }
     }
 
@@ -130,9 +146,10 @@ impl Engine {
         self.projects.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    pub(super) fn projects(&self) -> Vec<Arc<Project>> {
-        let projects = self.projects.read().unwrap_or_else(PoisonError::into_inner);
-        projects.values().map(Arc::clone).collect()
+    /// Adds a project that was read from its files.
+    pub(super) fn restore(&self, project: Project) {
+        let mut projects = self.projects.write().unwrap_or_else(PoisonError::into_inner);
+        projects.insert(project.name.clone(), Arc::new(project));
     }
 
     fn project_or_new(&self, name: &ProjectName) -> Arc<Project> {
@@ -143,6 +160,12 @@ impl Engine {
 
     /// Refuses a batch that does not fit: nothing may fail once it is in the WAL.
     pub(super) fn check_room(&self, batch: &WriteBatch) -> Result<(), StoreError> {
+        if self.is_full.load(Ordering::Relaxed) {
+            let max = self.data_bytes_max;
+            return Err(StoreError::Busy(format!(
+                "the data folder is at its limit of {max} bytes"
+            )));
+        }
         let view = self.view();
         let bytes = view.active.bytes() + view.frozen.as_ref().map_or(0, |rows| rows.bytes());
         if bytes > limits::MEMTABLE_BYTES_MAX {
@@ -171,6 +194,7 @@ impl Engine {
 
     /// Adds a durable batch; `dropped[i]` tells that profile i was a duplicate. Only the writer calls it.
     pub(super) fn apply(&self, batch: &WriteBatch, dropped: &[bool]) {
+        let now_ms = self.clock.now_ms();
         let stored: Vec<&ProfileDef> = batch
             .profiles
             .iter()
@@ -195,7 +219,9 @@ impl Engine {
         let mut arrival =
             Arrival { batch, project: &project, locations, sets, nodes: BTreeMap::new() };
         for (profile, series) in stored.into_iter().zip(series) {
-            memtable.count_bytes(arrival.add(profile, series, &rows));
+            let hour = profile.samples.iter().map(|sample| sample.time_ms).min();
+            let hour = hour.unwrap_or(profile.time_ms).min(profile.time_ms).div_euclid(HOUR_MS);
+            memtable.count(arrival.add(profile, series, &rows), hour, now_ms);
             let samples = profile.samples.len() as u64;
             self.counters.samples_stored.fetch_add(samples, Ordering::Relaxed);
             self.counters.profiles_stored.fetch_add(1, Ordering::Relaxed);
@@ -261,18 +287,26 @@ impl Arrival<'_> {
 }
 
 impl Engine {
+    /// Bytes of the data folder.
+    pub(super) fn disk_bytes(&self) -> u64 {
+        let Counters { wal_bytes, file_bytes, .. } = &*self.counters;
+        wal_bytes.load(Ordering::Relaxed) + file_bytes.load(Ordering::Relaxed)
+    }
+
     pub(super) fn stats(&self) -> crate::store::StoreStats {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let wal_bytes = count(&self.counters.wal_bytes);
+        let segments: usize = self.view().segments.values().map(Vec::len).sum();
         crate::store::StoreStats {
-            disk_bytes: wal_bytes,
+            disk_bytes: self.disk_bytes(),
             disk_bytes_max: self.data_bytes_max,
             samples_stored: count(&self.counters.samples_stored),
             profiles_stored: count(&self.counters.profiles_stored),
             profiles_duplicate: count(&self.counters.profiles_duplicate),
-            segments: 0,
+            segments: segments as u64,
             hours_dropped: count(&self.counters.hours_dropped),
             wal_bytes,
+            sections_damaged: count(&self.counters.sections_damaged),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Acknowledged samples that no segment holds yet, queryable at once. Sharded by service: an append waits
 //! only for queries of the services that it writes.
 
-use crate::profile::{Attribute, ProjectName};
+use crate::profile::{Attribute, AttributeValue, ProjectName};
 use crate::query::Intervals;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -19,6 +19,21 @@ const ROW_BYTES: u64 = 24;
 pub(super) struct Memtable {
     projects: RwLock<BTreeMap<ProjectName, Arc<ProjectRows>>>,
     bytes: AtomicU64,
+    age: Mutex<Age>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Age {
+    /// When the first row came, Unix milliseconds.
+    since_ms: i64,
+    /// Earliest hour of a row or profile.
+    first_hour: i64,
+}
+
+impl Default for Age {
+    fn default() -> Self {
+        Self { since_ms: i64::MAX, first_hour: i64::MAX }
+    }
 }
 
 /// Reported time: by the hour in which profiles start, by type and host.
@@ -86,8 +101,18 @@ impl Memtable {
         self.projects.read().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
-    pub(super) fn count_bytes(&self, bytes: u64) {
+    /// Counts rows that came: their bytes, their earliest hour, and when.
+    pub(super) fn count(&self, bytes: u64, hour: i64, now_ms: i64) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let mut age = self.age.lock().unwrap_or_else(PoisonError::into_inner);
+        age.since_ms = age.since_ms.min(now_ms);
+        age.first_hour = age.first_hour.min(hour);
+    }
+
+    /// When its first row came, Unix milliseconds, and the earliest hour of its rows.
+    pub(super) fn age(&self) -> (i64, i64) {
+        let age = self.age.lock().unwrap_or_else(PoisonError::into_inner);
+        (age.since_ms, age.first_hour)
     }
 }
 
@@ -125,8 +150,13 @@ impl Rows {
         let id = u32::try_from(self.dictionary.len()).unwrap_or(u32::MAX);
         self.dictionary.push(Arc::clone(set));
         self.set_ids.insert(Arc::clone(set), id);
-        // The texts belong to the batch and are shared; 64 bytes hold a set's attributes and entries.
-        (id, 64 * (set.len() as u64 + 1))
+        let text = |attribute: &Attribute| match &attribute.value {
+            AttributeValue::Text(text) => text.len(),
+            AttributeValue::Int(_) | AttributeValue::Bool(_) => 0,
+        };
+        let texts: usize = set.iter().map(|attribute| text(attribute) + attribute.key.len()).sum();
+        // 64 bytes hold the entries of a set and each of its attributes.
+        (id, 64 * (set.len() as u64 + 1) + texts as u64)
     }
 
     /// Adds a row; answers its memory.
@@ -138,9 +168,5 @@ impl Rows {
         self.first_ms = self.first_ms.min(time_ms);
         self.last_ms = self.last_ms.max(time_ms);
         ROW_BYTES
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.times.len()
     }
 }

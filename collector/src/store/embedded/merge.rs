@@ -44,6 +44,7 @@ impl Engine {
             _ => 0,
         };
         plan.unit.as_ref().clone_into(&mut answer.unit);
+        answer.warnings = plan.warnings();
         Ok(answer)
     }
 

@@ -3,19 +3,23 @@
 //! An append is encoded, written to the WAL with one sync for all that wait, added to the memtable, and only
 //! then acknowledged. Queries read the memtable and the segments; they never wait for a sync.
 
-#![expect(dead_code, reason = "the parts that segments need come with them")]
-
 mod answers;
 mod batch;
 mod codec;
+mod columns;
 mod engine;
 mod files;
+mod flush;
+mod flushes;
+mod manifest;
 mod memtable;
 mod merge;
 mod names;
 mod scan;
 mod seen;
+mod segment;
 mod service;
+mod symbol_log;
 mod symbols;
 mod trie;
 mod wal;
@@ -32,7 +36,8 @@ use crate::query::{
 };
 use engine::Engine;
 use files::{Disk, Files};
-use seen::Seen;
+use flush::Flusher;
+use flushes::Flushes;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -83,26 +88,18 @@ impl EmbeddedStore {
         let data_bytes_max = data_bytes_max.map_or_else(|| default_bytes_max(&dir), Ok)?;
         let engine = Arc::new(Engine::new(Arc::clone(&files), dir, data_bytes_max, clock));
         let queue_bytes = Arc::new(AtomicU64::new(0));
+        let (mut flusher, seen) = Flusher::open(Arc::clone(&engine))?;
+        flusher.retain()?;
+        let floor = flusher.wal_floor();
+        let flushes = Flushes::start(Arc::clone(&engine), flusher);
         let mut writer = Writer {
             engine: Arc::clone(&engine),
-            wal: Wal::new(Arc::clone(&files), wal_dir.clone(), 1),
-            seen: Seen::default(),
+            wal: Wal::new(files, wal_dir.clone(), floor),
+            seen,
             queue_bytes: Arc::clone(&queue_bytes),
+            flushes: flushes.map_err(|error| failed(&wal_dir, error))?,
         };
-        let replayed = wal::replay(&*files, &wal_dir, 0, &mut |kind, payload| {
-            writer.replay(kind, payload).map_err(|error| StoreError::Damaged {
-                path: wal_dir.display().to_string(),
-                detail: error.to_string(),
-            })
-        })?;
-        tracing::info!(
-            records = replayed.records,
-            torn_bytes = replayed.torn_bytes,
-            damaged = replayed.damaged,
-            "replayed the WAL"
-        );
-        writer.wal = Wal::new(files, wal_dir.clone(), replayed.next_sequence);
-        engine.counters.wal_bytes.store(wal::bytes(&wal_dir), Ordering::Relaxed);
+        writer.replay_all(&wal_dir, floor)?;
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())

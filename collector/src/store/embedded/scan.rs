@@ -1,19 +1,23 @@
 //! Finds the samples of a selection and hands them on in chunks of columns, one service after another.
 
-use super::engine::{Engine, Project, View};
-use super::memtable::{ProjectRows, Rows, read_shard};
+use super::engine::{Counters, Engine, Project, View};
+use super::memtable::{HOUR_MS, ProjectRows, Rows, read_shard};
+use super::segment::{Buffers, Entry, Runs, Segment};
 use super::symbols::Series;
 use crate::profile::Attribute;
-use crate::query::{HostValues, Selection, TimeRange};
+use crate::query::{Buckets, HostValues, Selection, TimeRange};
 use crate::store::StoreError;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a question needs to know of each sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
     /// Sums by stack will do.
     Stacks,
+    /// As `Stacks`, but where not all samples of a chunk lie in one bucket, single samples with times.
+    Buckets(Buckets),
     /// Single samples with times and attributes.
     Rows,
 }
@@ -29,6 +33,8 @@ pub(super) struct Chunk<'a> {
     pub(super) samples: u64,
     /// Unix milliseconds; empty if only sums were asked for and are at hand.
     pub(super) times: &'a [i64],
+    /// A time of the chunk, Unix milliseconds: the bucket of all samples if `times` is empty.
+    pub(super) first_ms: i64,
     /// Indices into `dictionary`; empty like `times`.
     pub(super) sets: &'a [u32],
     /// Distinct attribute sets.
@@ -47,6 +53,25 @@ pub(super) struct Plan {
     series: Vec<Option<Arc<Series>>>,
     /// Services that have one, by their number.
     pub(super) services: BTreeSet<u32>,
+    counters: Arc<Counters>,
+    /// Sections that could not be read.
+    damage: Mutex<Vec<String>>,
+}
+
+/// A series in a segment.
+#[derive(Clone, Copy, Debug)]
+struct Source<'a> {
+    segment: &'a Segment,
+    entry: &'a Entry,
+    series: &'a Series,
+}
+
+/// Buffers that are used from series to series.
+#[derive(Debug)]
+struct Reading<'a> {
+    runs: &'a mut Runs,
+    buffers: &'a mut Buffers,
+    scratch: &'a mut Scratch,
 }
 
 /// Takes the chunks of one series.
@@ -74,7 +99,9 @@ impl Engine {
         }
         drop(symbols);
         let selection = selection.clone();
-        Some(Plan { project, view, selection, type_id, unit, series, services })
+        let damage = Mutex::default();
+        let counters = Arc::clone(&self.counters);
+        Some(Plan { project, view, selection, type_id, unit, series, services, counters, damage })
     }
 }
 
@@ -92,6 +119,9 @@ impl Plan {
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
         let mut scratch = Scratch::default();
+        for segment in self.segments() {
+            self.scan_segment(segment, service, need, &mut scratch, visit)?;
+        }
         for rows in self.memtables() {
             let shards = rows.shards();
             let mine = shards.iter().find(|&&(number, _)| number == service);
@@ -102,8 +132,112 @@ impl Plan {
                 }
             }
         }
-        let _ = need;
         Ok(())
+    }
+
+    fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let all = self.view.segments.get(&self.project.name).into_iter().flatten();
+        let range = self.selection.range;
+        all.map(|segment| &**segment)
+            .filter(move |segment| range.touches(segment.hour_ms, segment.hour_ms + HOUR_MS - 1))
+    }
+
+    /// Visits the series of a service in one segment. A damaged section is left out and said.
+    fn scan_segment(
+        &self,
+        segment: &Segment,
+        service: u32,
+        need: Need,
+        scratch: &mut Scratch,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), StoreError> {
+        let entries = match segment.entries(self.type_id, service) {
+            Ok(entries) => entries,
+            Err(error) => return self.leave_out(error),
+        };
+        let range = self.selection.range;
+        let wanted = |entry: &Entry| {
+            let (first_ms, last_ms) = segment.span(entry);
+            let series = self.series(entry.series)?;
+            range.touches(first_ms, last_ms).then_some(series)
+        };
+        let mut buffers = Buffers::default();
+        // Neighbours that are all wanted are read at once.
+        let mut rest = entries;
+        while !rest.is_empty() {
+            let skipped = rest.iter().take_while(|entry| wanted(entry).is_none()).count();
+            let (run, behind) = {
+                let from = &rest[skipped..];
+                from.split_at(from.iter().take_while(|entry| wanted(entry).is_some()).count())
+            };
+            let mut runs = Runs::over(run);
+            for entry in run {
+                let Some(series) = wanted(entry) else { continue };
+                let source = Source { segment, entry, series };
+                let mut reading = Reading { runs: &mut runs, buffers: &mut buffers, scratch };
+                match self.visit_entry(source, need, &mut reading, visit) {
+                    Err(error @ StoreError::Damaged { .. }) => self.leave_out(error)?,
+                    result => result?,
+                }
+            }
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    fn visit_entry(
+        &self,
+        source: Source<'_>,
+        need: Need,
+        reading: &mut Reading<'_>,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), StoreError> {
+        let Source { segment, entry, series } = source;
+        let (first_ms, last_ms) = segment.span(entry);
+        let by_attribute = self.selection.has_attribute_matchers();
+        let whole = self.selection.range.covers(first_ms, last_ms) && !by_attribute;
+        let sums_will_do = match need {
+            Need::Stacks => true,
+            Need::Buckets(buckets) => whole && buckets.index(first_ms) == buckets.index(last_ms),
+            Need::Rows => false,
+        };
+        let Reading { runs, buffers, scratch } = reading;
+        if whole && sums_will_do && segment.read_sums(entry, runs, buffers)? {
+            let samples = entry.samples();
+            let (nodes, values) = (&buffers.nodes, &buffers.values);
+            return visit(series, Chunk { nodes, values, samples, first_ms, ..Chunk::default() });
+        }
+        segment.read_rows(entry, runs, buffers)?;
+        let with_sets = by_attribute || need == Need::Rows;
+        if with_sets {
+            segment.read_sets(entry, runs, buffers)?;
+        }
+        let columns = Columns {
+            times: &buffers.times,
+            nodes: &buffers.nodes,
+            values: &buffers.values,
+            sets: if with_sets { &buffers.sets } else { &[] },
+            dictionary: if with_sets { &buffers.dictionary } else { &[] },
+            first_ms,
+            last_ms,
+        };
+        self.visit_rows(series, &columns, scratch, visit)
+    }
+
+    /// Says that a section is damaged; the answer goes on without it.
+    fn leave_out(&self, error: StoreError) -> Result<(), StoreError> {
+        if !matches!(error, StoreError::Damaged { .. }) {
+            return Err(error);
+        }
+        tracing::error!(%error, "a query leaves out what it cannot read");
+        self.counters.sections_damaged.fetch_add(1, Ordering::Relaxed);
+        self.damage.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+        Ok(())
+    }
+
+    /// What was left out, for the reader of the answer.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        std::mem::take(&mut *self.damage.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Visits the selected samples of all services.
@@ -112,9 +246,17 @@ impl Plan {
     }
 
     /// Reported time of the hosts that the selection asks for.
-    pub(super) fn reported(&self) -> HostValues {
+    pub(super) fn reported(&self) -> Result<HostValues, StoreError> {
         let mut hosts = HostValues::default();
         let range = self.selection.range;
+        for segment in self.view.segments.get(&self.project.name).into_iter().flatten() {
+            let read = segment.reports(range, &mut |type_id, host, span| {
+                if type_id == self.type_id && self.selection.matches_host(host) {
+                    report(&mut hosts, host, &[span], range);
+                }
+            });
+            read.or_else(|error| self.leave_out(error))?;
+        }
         for rows in self.memtables() {
             for ((_, type_id, host), intervals) in &*rows.reports() {
                 if *type_id == self.type_id && self.selection.matches_host(host) {
@@ -122,7 +264,7 @@ impl Plan {
                 }
             }
         }
-        hosts
+        Ok(hosts)
     }
 
     fn memtables(&self) -> impl Iterator<Item = Arc<ProjectRows>> {
@@ -193,6 +335,7 @@ impl<'a> Columns<'a> {
             values: self.values,
             samples: self.nodes.len() as u64,
             times: self.times,
+            first_ms: self.first_ms,
             sets: self.sets,
             dictionary: self.dictionary,
         }
@@ -229,11 +372,12 @@ impl Scratch {
         self.values.clear();
         self.sets.clear();
         for (at, &time_ms) in all.times.iter().enumerate() {
-            if range.contains(time_ms) && passes[all.sets[at] as usize] {
+            let set = all.sets.get(at).copied();
+            if range.contains(time_ms) && set.is_none_or(|set| passes[set as usize]) {
                 self.times.push(time_ms);
                 self.nodes.push(all.nodes[at]);
                 self.values.push(all.values[at]);
-                self.sets.push(all.sets[at]);
+                self.sets.extend(set);
             }
         }
     }

@@ -62,6 +62,13 @@ pub(super) struct Series {
     pub(super) service: u32,
 }
 
+/// Entries whose contents changed, by id.
+#[derive(Debug, Default)]
+pub(super) struct Changed {
+    pub(super) functions: BTreeSet<u32>,
+    pub(super) locations: BTreeSet<u32>,
+}
+
 /// The tables of one project.
 #[derive(Debug, Default)]
 pub(super) struct Symbols {
@@ -74,8 +81,7 @@ pub(super) struct Symbols {
     /// Locations whose functions changed since the start, oldest first: the symbol epochs.
     pub(super) renamed: Vec<u32>,
     /// Entries that changed since they were last written to the log.
-    pub(super) changed_functions: BTreeSet<u32>,
-    pub(super) changed_locations: BTreeSet<u32>,
+    pub(super) changed: Changed,
     mapping_ids: HashMap<MappingDef, u32>,
     function_ids: HashMap<u128, u32>,
     location_ids: HashMap<u128, u32>,
@@ -179,7 +185,7 @@ impl Symbols {
         location.quality = quality;
         location.mapping = mapping;
         location.lines = lines.into();
-        self.changed_locations.insert(id);
+        self.changed.locations.insert(id);
     }
 
     fn learn_function(&mut self, kind: FrameKind, module: &str, function: &FunctionDef) -> u32 {
@@ -221,7 +227,7 @@ impl Symbols {
             let known = &mut self.functions[id as usize];
             if function.quality > known.quality {
                 *known = function;
-                self.changed_functions.insert(id);
+                self.changed.functions.insert(id);
             }
             return id;
         }
@@ -261,6 +267,11 @@ impl Symbols {
         let id = next_id(&self.types);
         self.types.push(TypeEntry { value_type: profile.sample_type.clone(), newest });
         id
+    }
+
+    /// The number of a service that is known.
+    pub(super) fn service(&self, name: &str) -> Option<u32> {
+        self.service_ids.get(name).copied()
     }
 
     /// One copy of equal texts.

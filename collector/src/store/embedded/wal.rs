@@ -86,7 +86,7 @@ impl Wal {
 
     /// Removes the files below `floor`: all of their records are elsewhere now.
     pub(super) fn remove_below(files: &dyn Files, dir: &Path, floor: u64) -> io::Result<()> {
-        for (sequence, path) in list(dir)? {
+        for (sequence, path) in list_all(dir)? {
             if sequence < floor {
                 files.remove(&path)?;
             }
@@ -121,38 +121,42 @@ pub(super) struct Replayed {
     pub(super) torn_bytes: u64,
     /// Records whose checksum is wrong although intact ones follow.
     pub(super) damaged: u64,
-    /// The sequence for the next file.
-    pub(super) next_sequence: u64,
 }
 
 /// Takes the kind and the payload of each record.
 pub(super) type Visit<'v> = dyn FnMut(u8, &[u8]) -> Result<(), StoreError> + 'v;
 
-/// Reads all records from the file `floor` on, in order, cuts torn tails and removes files below `floor`.
+/// Reads all records of a file, in order, and cuts its torn tail.
 pub(super) fn replay(
+    files: &dyn Files,
+    path: &Path,
+    report: &mut Replayed,
+    visit: &mut Visit<'_>,
+) -> Result<(), StoreError> {
+    let failed = |source| StoreError::io("reading", path, source);
+    let bytes = fs::read(path).map_err(failed)?;
+    let intact = replay_file(path, &bytes, report, visit)?;
+    if intact < bytes.len() {
+        report.torn_bytes += (bytes.len() - intact) as u64;
+        tracing::warn!(path = %path.display(), intact, length = bytes.len(), "cut a torn WAL tail");
+        let cut = files.open(path, intact as u64).and_then(|mut file| file.sync());
+        cut.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Sequence and path of every file from `floor` on, oldest first; removes those below.
+pub(super) fn list(
     files: &dyn Files,
     dir: &Path,
     floor: u64,
-    visit: &mut Visit<'_>,
-) -> Result<Replayed, StoreError> {
-    let failed = |path: &Path, source| StoreError::io("reading the WAL", path, source);
-    let mut report = Replayed { next_sequence: floor.max(1), ..Replayed::default() };
-    for (sequence, path) in list(dir).map_err(|error| failed(dir, error))? {
-        if sequence < floor {
-            files.remove(&path).map_err(|error| failed(&path, error))?;
-            continue;
-        }
-        report.next_sequence = report.next_sequence.max(sequence + 1);
-        let bytes = fs::read(&path).map_err(|error| failed(&path, error))?;
-        let intact = replay_file(&path, &bytes, &mut report, visit)?;
-        if intact < bytes.len() {
-            report.torn_bytes += (bytes.len() - intact) as u64;
-            tracing::warn!(path = %path.display(), intact, length = bytes.len(), "cut a torn WAL tail");
-            let cut = files.open(&path, intact as u64).and_then(|mut file| file.sync());
-            cut.map_err(|error| failed(&path, error))?;
-        }
+) -> Result<Vec<(u64, PathBuf)>, StoreError> {
+    let mut all = list_all(dir).map_err(|source| StoreError::io("reading", dir, source))?;
+    let needed = all.split_off(all.partition_point(|&(sequence, _)| sequence < floor));
+    for (_, path) in all {
+        files.remove(&path).map_err(|source| StoreError::io("removing", &path, source))?;
     }
-    Ok(report)
+    Ok(needed)
 }
 
 /// Visits the records of one file; answers the length up to which it is intact.
@@ -203,7 +207,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<(u8, &[u8])> {
 }
 
 /// Sequence and path of every file, oldest first.
-fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
+fn list_all(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
@@ -221,6 +225,6 @@ fn list(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
 
 /// Bytes of all files.
 pub(super) fn bytes(dir: &Path) -> u64 {
-    let lengths = list(dir).unwrap_or_default().into_iter();
+    let lengths = list_all(dir).unwrap_or_default().into_iter();
     lengths.filter_map(|(_, path)| fs::metadata(path).ok()).map(|metadata| metadata.len()).sum()
 }

@@ -4,16 +4,22 @@
 use super::batch;
 use super::codec::{Malformed, Reader, Writer as Bytes};
 use super::engine::Engine;
+use super::flushes::Flushes;
 use super::seen::Seen;
-use super::wal::{self, Wal};
+use super::wal::{self, Replayed, Wal};
 use crate::limits;
 use crate::profile::{ProfileId, ProjectName, WriteBatch};
 use crate::store::{Ack, StoreError};
 use hashbrown::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, TryRecvError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError};
+use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// How often the writer looks whether an hour is over.
+const TICK: Duration = Duration::from_millis(500);
 
 /// Kind of the WAL record of a batch.
 const RECORD_BATCH: u8 = 1;
@@ -38,6 +44,7 @@ pub(super) struct Writer {
     pub(super) wal: Wal,
     pub(super) seen: Seen,
     pub(super) queue_bytes: Arc<AtomicU64>,
+    pub(super) flushes: Flushes,
 }
 
 /// A batch of the group: what of it is new, and whom to tell.
@@ -49,19 +56,28 @@ struct Staged {
 }
 
 impl Writer {
-    /// Serves until every sender is gone.
+    /// Serves until every sender is gone, then writes everything out.
     pub(super) fn run(mut self, commands: &Receiver<Command>) {
-        let mut next = commands.recv().ok();
-        while let Some(command) = next.take() {
-            match command {
-                Command::Flush(reply) => {
-                    let result = self.flush();
-                    // Nobody listens if the caller gave up; the flush happened all the same.
-                    drop(reply.send(result));
+        loop {
+            let mut next = match commands.recv_timeout(TICK) {
+                Ok(command) => Some(command),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            while let Some(command) = next.take() {
+                match command {
+                    Command::Flush(reply) => {
+                        let result = self.flush();
+                        // Nobody listens if the caller gave up; the flush happened all the same.
+                        drop(reply.send(result));
+                    }
+                    Command::Append(first) => next = self.group(first, commands),
                 }
-                Command::Append(first) => next = self.group(first, commands),
             }
-            next = next.or_else(|| commands.recv().ok());
+            self.flushes.poll(&mut self.wal, &mut self.seen);
+        }
+        if let Err(error) = self.flush() {
+            tracing::error!(%error, "cannot write segments at the end; the WAL has everything");
         }
     }
 
@@ -161,8 +177,31 @@ impl Writer {
         self.engine.apply(batch, dropped);
     }
 
+    /// Takes all records of the WAL at the start; writes segments between two files where that is due.
+    pub(super) fn replay_all(&mut self, dir: &Path, floor: u64) -> Result<(), StoreError> {
+        let files = Arc::clone(&self.engine.files);
+        let mut replayed = Replayed::default();
+        for (sequence, path) in wal::list(&*files, dir, floor)? {
+            let mut visit = |kind: u8, payload: &[u8]| {
+                self.replay(kind, payload).map_err(|Malformed(detail)| StoreError::Damaged {
+                    path: path.display().to_string(),
+                    detail: detail.to_owned(),
+                })
+            };
+            wal::replay(&*files, &path, &mut replayed, &mut visit)?;
+            self.wal = Wal::new(Arc::clone(&files), dir.to_owned(), sequence + 1);
+            if self.engine.view().active.bytes() >= limits::MEMTABLE_FREEZE_BYTES {
+                self.flush()?;
+            }
+        }
+        let Replayed { records, torn_bytes, damaged } = replayed;
+        tracing::info!(records, torn_bytes, damaged, "replayed the WAL");
+        self.engine.counters.wal_bytes.store(wal::bytes(dir), Ordering::Relaxed);
+        Ok(())
+    }
+
     /// Takes a record of the WAL at the start.
-    pub(super) fn replay(&mut self, kind: u8, payload: &[u8]) -> Result<(), Malformed> {
+    fn replay(&mut self, kind: u8, payload: &[u8]) -> Result<(), Malformed> {
         if kind != RECORD_BATCH {
             return Err(Malformed("a record of an unknown kind"));
         }
@@ -183,8 +222,9 @@ impl Writer {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), StoreError> {
-        Ok(())
+    /// Writes everything out and waits for it.
+    pub(super) fn flush(&mut self) -> Result<(), StoreError> {
+        self.flushes.flush_all(&mut self.wal, &mut self.seen)
     }
 }
 

@@ -5,7 +5,7 @@ use super::{Profile, Project, Sample};
 use crate::query::{
     Buckets, Coverage, FlameTree, FunctionRow, HostValues, LabelKind, LabelName, LabelValue,
     MergeQuery, MergedTree, Overflow, Selection, ServiceRow, ShapeOptions, Timeline,
-    TimelineBuilder, TimelineQuery, as_float, rows_by_self,
+    TimelineBuilder, TimelineQuery, rows_by_self, share,
 };
 use crate::store::StoreError;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -217,15 +217,13 @@ impl Project {
             let (trend, trend_cores) = trend.line(&service, &reported)?;
             let total: i128 = samples.iter().map(|(_, sample)| i128::from(sample.value)).sum();
             let mut by_host: BTreeMap<Arc<str>, i128> = BTreeMap::new();
-            let (mut named, mut all) = (0_i128, 0_i128);
+            let mut named = 0_i128;
             for (profile, sample) in &samples {
                 *by_host.entry(Arc::clone(&profile.labels.host)).or_default() +=
                     i128::from(sample.value);
-                let size = i128::from(sample.value).abs();
-                all += size;
                 let leaf = sample.stack.first().and_then(|&at| self.names.functions(at).first());
                 if leaf.is_some_and(|&function| self.names.is_named(function)) {
-                    named += size;
+                    named += i128::from(sample.value);
                 }
             }
             let distinct = |value: fn(&Profile) -> &Arc<str>| {
@@ -241,7 +239,7 @@ impl Project {
                 trend_cores,
                 hosts: distinct(|profile| &profile.labels.host),
                 containers: distinct(|profile| &profile.labels.container),
-                named_share: if all == 0 { 0.0 } else { as_float(named) / as_float(all) },
+                named_share: share(named, total),
                 service: service.to_string(),
             });
         }

@@ -1,0 +1,153 @@
+//! When the memtable is frozen and written out: beside the writer, in a thread of its own, one at a time.
+//! What fails is tried again, later and later; meanwhile the frozen rows stay queryable, and the memtable's
+//! limit turns appends away before memory runs out.
+
+use super::engine::Engine;
+use super::flush::{Flusher, FreezeLimit, Job, is_due};
+use super::seen::Seen;
+use super::wal::Wal;
+use crate::limits;
+use crate::store::StoreError;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// First and longest pause after a failure.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// The writer's end of the flushing thread.
+pub(super) struct Flushes {
+    engine: Arc<Engine>,
+    jobs: Option<Sender<Job>>,
+    done: Receiver<Result<(), StoreError>>,
+    thread: Option<JoinHandle<()>>,
+    /// The job of the frozen memtable.
+    job: Option<Job>,
+    /// True while the thread works on it.
+    is_running: bool,
+    /// When a failed job may be tried again.
+    retry: Option<(Instant, Duration)>,
+    limit: FreezeLimit,
+}
+
+impl Flushes {
+    /// Starts the thread.
+    pub(super) fn start(engine: Arc<Engine>, mut flusher: Flusher) -> std::io::Result<Self> {
+        let (jobs, waiting) = channel::<Job>();
+        let (finished, done) = channel();
+        let work = move || {
+            for job in waiting {
+                let result = flusher.flush(&job).and_then(|()| flusher.retain());
+                if finished.send(result).is_err() {
+                    break;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("store-flusher".to_owned()).spawn(work)?;
+        let limit = FreezeLimit {
+            memtable_bytes: limits::MEMTABLE_FREEZE_BYTES,
+            wal_bytes: limits::WAL_FREEZE_BYTES.min(engine.data_bytes_max / 8),
+            grace_ms: limits::SEGMENT_GRACE_MS,
+        };
+        Ok(Self {
+            engine,
+            jobs: Some(jobs),
+            done,
+            thread: Some(thread),
+            job: None,
+            is_running: false,
+            retry: None,
+            limit,
+        })
+    }
+
+    /// Takes results, tries failed jobs again and freezes the memtable when it is due.
+    pub(super) fn poll(&mut self, wal: &mut Wal, seen: &mut Seen) {
+        if self.is_running
+            && let Ok(result) = self.done.try_recv()
+        {
+            // The error is in the log; the job is tried again.
+            drop(self.finish(result));
+        }
+        if self.is_running {
+            return;
+        }
+        match self.retry {
+            Some((at, _)) if Instant::now() < at => {}
+            _ if self.job.is_some() => self.run(),
+            _ => {
+                let memtable = Arc::clone(&self.engine.view().active);
+                let wal_bytes = self.engine.counters.wal_bytes.load(Ordering::Relaxed);
+                if is_due(&memtable, self.engine.clock.now_ms(), wal_bytes, self.limit) {
+                    self.freeze(wal, seen);
+                    self.run();
+                }
+            }
+        }
+    }
+
+    /// Writes everything out and waits for it.
+    pub(super) fn flush_all(&mut self, wal: &mut Wal, seen: &mut Seen) -> Result<(), StoreError> {
+        if self.job.is_some() {
+            self.run_and_wait()?;
+        }
+        if self.engine.view().active.is_empty() {
+            return Ok(());
+        }
+        self.freeze(wal, seen);
+        self.run_and_wait()
+    }
+
+    /// Makes the memtable the frozen one. Only called while none is frozen.
+    fn freeze(&mut self, wal: &mut Wal, seen: &mut Seen) {
+        wal.rotate();
+        seen.expire(self.engine.clock.now_ms());
+        self.job = Some(Job { wal_floor: wal.sequence(), seen: Arc::new(seen.clone()) });
+        self.engine.change_view(|view| view.frozen = Some(std::mem::take(&mut view.active)));
+    }
+
+    fn run(&mut self) {
+        if let (Some(job), Some(jobs)) = (&self.job, &self.jobs) {
+            self.is_running = jobs.send(job.clone()).is_ok();
+        }
+    }
+
+    fn run_and_wait(&mut self) -> Result<(), StoreError> {
+        if !self.is_running {
+            self.run();
+        }
+        let ended = || StoreError::Busy("the flusher ended".to_owned());
+        let result = self.done.recv().ok().ok_or_else(ended)?;
+        self.finish(result)
+    }
+
+    fn finish(&mut self, result: Result<(), StoreError>) -> Result<(), StoreError> {
+        self.is_running = false;
+        if self.engine.view().frozen.is_none() {
+            self.job = None;
+        }
+        match &result {
+            Ok(()) => self.retry = None,
+            Err(error) => {
+                let pause = self.retry.map_or(PAUSE_MIN, |(_, pause)| (2 * pause).min(PAUSE_MAX));
+                tracing::error!(%error, ?pause, "cannot write segments, trying again");
+                self.retry = Some((Instant::now() + pause, pause));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for Flushes {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the flusher of the store panicked");
+        }
+    }
+}

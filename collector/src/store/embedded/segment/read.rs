@@ -1,0 +1,303 @@
+//! Reading a segment: the footer once, then by positional reads only the sections that a query needs.
+
+use super::{END_MAGIC, Entry, Footer, Section, TRAILER_BYTES};
+use crate::limits;
+use crate::profile::{Attribute, AttributeValue};
+use crate::query::TimeRange;
+use crate::store::StoreError;
+use crate::store::embedded::codec::{Malformed, Reader, unpress};
+use crate::store::embedded::columns::{unpack, unpack_sorted, unpack_wide};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+/// An open segment. The file stays readable after it was unlinked, for as long as a query holds it.
+#[derive(Debug)]
+pub(in super::super) struct Segment {
+    file: File,
+    path: PathBuf,
+    /// Start of its hour, Unix milliseconds.
+    pub(in super::super) hour_ms: i64,
+    /// First and last millisecond that its profiles cover; reversed if none does.
+    reported: (i64, i64),
+    length: u64,
+    footer: OnceLock<Footer>,
+}
+
+/// Columns of one series, read from a segment; used again and again.
+#[derive(Debug, Default)]
+pub(in super::super) struct Buffers {
+    pub(in super::super) nodes: Vec<u32>,
+    pub(in super::super) values: Vec<i64>,
+    pub(in super::super) times: Vec<i64>,
+    pub(in super::super) sets: Vec<u32>,
+    pub(in super::super) dictionary: Vec<Arc<[Attribute]>>,
+    stacks: Vec<u32>,
+    scratch: Vec<u32>,
+}
+
+impl Segment {
+    pub(in super::super) fn open(
+        path: PathBuf,
+        hour_ms: i64,
+        reported: (i64, i64),
+    ) -> Result<Self, StoreError> {
+        let failed = |source| StoreError::io("opening", &path, source);
+        let file = File::open(&path).map_err(failed)?;
+        let length = file.metadata().map_err(failed)?.len();
+        Ok(Self { file, path, hour_ms, reported, length, footer: OnceLock::new() })
+    }
+
+    /// The series of a type and a service.
+    pub(in super::super) fn entries(
+        &self,
+        type_id: u32,
+        service: u32,
+    ) -> Result<&[Entry], StoreError> {
+        let entries = &self.footer()?.entries;
+        let key = |entry: &Entry| (entry.type_id, entry.service);
+        let first = entries.partition_point(|entry| key(entry) < (type_id, service));
+        let count = entries[first..].partition_point(|entry| key(entry) == (type_id, service));
+        Ok(&entries[first..first + count])
+    }
+
+    /// First and last time of a series, Unix milliseconds.
+    pub(in super::super) fn span(&self, entry: &Entry) -> (i64, i64) {
+        (self.hour_ms + i64::from(entry.first_ms), self.hour_ms + i64::from(entry.last_ms))
+    }
+
+    /// Reads stacks and sums of a series; false if it has no sums.
+    pub(in super::super) fn read_sums(
+        &self,
+        entry: &Entry,
+        runs: &mut Runs,
+        buffers: &mut Buffers,
+    ) -> Result<bool, StoreError> {
+        let bytes = self.section(entry.sums_section, &mut runs.sums)?;
+        self.checked(bytes.and_then(|bytes| {
+            let mut reader = Reader::new(bytes);
+            unpack_sorted(&mut reader, entry.stacks as usize, &mut buffers.nodes)?;
+            if reader.byte()? == 0 {
+                return Ok(false);
+            }
+            let count = entry.stacks as usize;
+            unpack_wide(&mut reader, count, &mut buffers.values, &mut buffers.scratch)?;
+            reader.end()?;
+            Ok(true)
+        }))
+    }
+
+    /// Reads the rows of a series.
+    pub(in super::super) fn read_rows(
+        &self,
+        entry: &Entry,
+        runs: &mut Runs,
+        buffers: &mut Buffers,
+    ) -> Result<(), StoreError> {
+        let sums = self.section(entry.sums_section, &mut runs.sums)?;
+        let stacks = sums.and_then(|bytes| {
+            let stacks = &mut buffers.stacks;
+            unpack_sorted(&mut Reader::new(bytes), entry.stacks as usize, stacks)
+        });
+        self.checked(stacks)?;
+        let rows = self.section(entry.rows_section, &mut runs.rows)?;
+        let count = entry.rows as usize;
+        self.checked(rows.and_then(|bytes| {
+            let mut reader = Reader::new(bytes);
+            let Buffers { nodes, values, times, stacks, scratch, .. } = buffers;
+            unpack_sorted(&mut reader, count, scratch)?;
+            times.clear();
+            times.extend(scratch.iter().map(|&offset| self.hour_ms + i64::from(offset)));
+            unpack(&mut reader, count, nodes)?;
+            for node in nodes.iter_mut() {
+                let stack = stacks.get(*node as usize);
+                *node = *stack.ok_or(Malformed("a stack is outside its table"))?;
+            }
+            unpack_wide(&mut reader, count, values, scratch)?;
+            reader.end()
+        }))
+    }
+
+    /// Reads the attribute sets of a series.
+    pub(in super::super) fn read_sets(
+        &self,
+        entry: &Entry,
+        runs: &mut Runs,
+        buffers: &mut Buffers,
+    ) -> Result<(), StoreError> {
+        let bytes = self.section(entry.sets_section, &mut runs.sets)?;
+        self.checked(bytes.and_then(|bytes| {
+            let mut reader = Reader::new(bytes);
+            read_dictionary(&mut reader, &mut buffers.dictionary)?;
+            unpack(&mut reader, entry.rows as usize, &mut buffers.sets)?;
+            let known = buffers.dictionary.len();
+            if buffers.sets.iter().any(|&set| set as usize >= known) {
+                return Err(Malformed("an attribute set is outside its table"));
+            }
+            reader.end()
+        }))
+    }
+
+    /// Visits type, host and span of the reported time that touches the range.
+    pub(in super::super) fn reports(
+        &self,
+        range: TimeRange,
+        visit: &mut dyn FnMut(u32, &Arc<str>, (i64, i64)),
+    ) -> Result<(), StoreError> {
+        if !range.touches(self.reported.0, self.reported.1) {
+            return Ok(());
+        }
+        let footer = self.footer()?;
+        let mut run = Run::default();
+        let bytes = self.section(footer.reports_section, &mut run)?;
+        self.checked(bytes.and_then(|bytes| {
+            let mut reader = Reader::new(bytes);
+            for _ in 0..reader.count(3)? {
+                let (type_id, host) = (reader.small()?, reader.shared_text()?);
+                let mut last = 0_i64;
+                for _ in 0..reader.count(2)? {
+                    let too_long = || Malformed("a span of time is too long");
+                    let start_ms = last.checked_add(reader.signed()?).ok_or_else(too_long)?;
+                    last = start_ms.checked_add(reader.signed()?).ok_or_else(too_long)?;
+                    visit(type_id, &host, (start_ms, last));
+                }
+            }
+            reader.end()
+        }))
+    }
+
+    fn footer(&self) -> Result<&Footer, StoreError> {
+        if let Some(footer) = self.footer.get() {
+            return Ok(footer);
+        }
+        let footer = self.read_footer()?;
+        Ok(self.footer.get_or_init(|| footer))
+    }
+
+    fn read_footer(&self) -> Result<Footer, StoreError> {
+        let trailer_at = self
+            .length
+            .checked_sub(TRAILER_BYTES as u64)
+            .ok_or_else(|| self.damaged("it is shorter than its trailer"))?;
+        let mut trailer = [0; TRAILER_BYTES];
+        self.read_exact(&mut trailer, trailer_at)?;
+        let word = |at: usize| {
+            u32::from_le_bytes([trailer[at], trailer[at + 1], trailer[at + 2], trailer[at + 3]])
+        };
+        let (length, checksum) = (word(0) as usize, word(4));
+        let start = trailer_at.checked_sub(length as u64);
+        let start = start
+            .filter(|_| trailer[8..] == *END_MAGIC && length <= limits::SEGMENT_FOOTER_BYTES_MAX);
+        let start = start.ok_or_else(|| self.damaged("its trailer is not one"))?;
+        let mut bytes = vec![0; length];
+        self.read_exact(&mut bytes, start)?;
+        if crc32c::crc32c(&bytes) != checksum {
+            return Err(self.damaged("the checksum of its footer is wrong"));
+        }
+        Footer::decode(&bytes).map_err(|Malformed(detail)| self.damaged(detail))
+    }
+
+    /// The bytes of a section: from the run if it holds them, else from the file.
+    fn section<'r>(
+        &self,
+        section: Section,
+        run: &'r mut Run,
+    ) -> Result<Result<&'r [u8], Malformed>, StoreError> {
+        let (offset, length) = (section.offset, section.length as usize);
+        let end = offset.saturating_add(length as u64);
+        if end > self.length {
+            return Ok(Err(Malformed("a section lies behind the end")));
+        }
+        if offset < run.offset || end > run.offset + run.bytes.len() as u64 {
+            // What follows is wanted next: the sections of one service lie side by side.
+            let ahead = offset.saturating_add(limits::SEGMENT_READ_BYTES_MAX as u64);
+            let behind = run.wanted_end.min(ahead).min(self.length).max(end);
+            let length = usize::try_from(behind - offset);
+            run.bytes.resize(length.unwrap_or(0), 0);
+            run.offset = offset;
+            self.read_exact(&mut run.bytes, offset)?;
+        }
+        let at = usize::try_from(offset - run.offset).unwrap_or(usize::MAX);
+        let bytes = &run.bytes[at..at + length];
+        if crc32c::crc32c(bytes) != section.checksum {
+            return Ok(Err(Malformed("the checksum of a section is wrong")));
+        }
+        Ok(Ok(bytes))
+    }
+
+    fn read_exact(&self, bytes: &mut [u8], offset: u64) -> Result<(), StoreError> {
+        let read = self.file.read_exact_at(bytes, offset);
+        read.map_err(|source| StoreError::io("reading", &self.path, source))
+    }
+
+    fn checked<T>(&self, result: Result<T, Malformed>) -> Result<T, StoreError> {
+        result.map_err(|Malformed(detail)| self.damaged(detail))
+    }
+
+    fn damaged(&self, detail: &str) -> StoreError {
+        StoreError::Damaged { path: self.path.display().to_string(), detail: detail.to_owned() }
+    }
+}
+
+/// Bytes read ahead, of each kind of section.
+#[derive(Debug, Default)]
+pub(in super::super) struct Runs {
+    sums: Run,
+    rows: Run,
+    sets: Run,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    offset: u64,
+    bytes: Vec<u8>,
+    /// Up to where sections are wanted.
+    wanted_end: u64,
+}
+
+impl Runs {
+    /// Runs over neighbouring series that are all wanted.
+    pub(in super::super) fn over(entries: &[Entry]) -> Self {
+        let until = |section: fn(&Entry) -> Section| {
+            let last = entries.last().map(section).unwrap_or_default();
+            let wanted_end = last.offset.saturating_add(last.length.into());
+            Run { wanted_end, ..Run::default() }
+        };
+        Self {
+            sums: until(|entry| entry.sums_section),
+            rows: until(|entry| entry.rows_section),
+            sets: until(|entry| entry.sets_section),
+        }
+    }
+}
+
+fn read_dictionary(
+    reader: &mut Reader<'_>,
+    dictionary: &mut Vec<Arc<[Attribute]>>,
+) -> Result<(), Malformed> {
+    dictionary.clear();
+    let plain = unpress(reader, limits::SEGMENT_DICTIONARY_BYTES_MAX)?;
+    let mut reader = Reader::new(&plain);
+    for _ in 0..reader.count(1)? {
+        dictionary.push(read_set(&mut reader)?);
+    }
+    reader.end()
+}
+
+fn read_set(reader: &mut Reader<'_>) -> Result<Arc<[Attribute]>, Malformed> {
+    let count = reader.count(2)?;
+    let mut attributes = Vec::with_capacity(count);
+    for _ in 0..count {
+        let key = reader.shared_text()?;
+        let value = match reader.byte()? {
+            0 => AttributeValue::Text(reader.shared_text()?),
+            1 => AttributeValue::Int(reader.signed()?),
+            2 => AttributeValue::Bool(false),
+            3 => AttributeValue::Bool(true),
+            _ => return Err(Malformed("an attribute has an unknown type")),
+        };
+        attributes.push(Attribute { key, value });
+    }
+    Ok(attributes.into())
+}

@@ -1,0 +1,261 @@
+//! Writing a segment.
+
+use super::{END_MAGIC, Entry, Footer, MAGIC, Section};
+use crate::profile::{Attribute, AttributeValue};
+use crate::query::Intervals;
+use crate::store::embedded::codec::{Writer, press};
+use crate::store::embedded::columns::{pack, pack_sorted, pack_wide};
+use crate::store::embedded::files::AppendFile;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+/// Rows of one series in one hour, in any order, as parallel columns.
+#[derive(Debug, Default)]
+pub(in super::super) struct SeriesRows {
+    /// Milliseconds since the start of the hour.
+    pub(in super::super) times: Vec<u32>,
+    pub(in super::super) nodes: Vec<u32>,
+    pub(in super::super) values: Vec<i64>,
+    pub(in super::super) sets: Vec<u32>,
+}
+
+/// A segment under construction.
+pub(in super::super) struct SegmentWriter {
+    file: Box<dyn AppendFile>,
+    offset: u64,
+    footer: Footer,
+    group: Group,
+}
+
+/// The sections of one (type, service).
+#[derive(Default)]
+struct Group {
+    key: (u32, u32),
+    entries: Vec<Entry>,
+    sums: Writer,
+    rows: Writer,
+    sets: Writer,
+}
+
+impl SegmentWriter {
+    pub(in super::super) fn new(mut file: Box<dyn AppendFile>) -> io::Result<Self> {
+        file.append(MAGIC)?;
+        let offset = MAGIC.len() as u64;
+        Ok(Self { file, offset, footer: Footer::default(), group: Group::default() })
+    }
+
+    /// Adds a series; they come in the order (type, service, series).
+    pub(in super::super) fn add(
+        &mut self,
+        (type_id, service, series): (u32, u32, u32),
+        rows: SeriesRows,
+        dictionary: &[Arc<[Attribute]>],
+    ) -> io::Result<()> {
+        if self.group.key != (type_id, service) {
+            self.end_group()?;
+            self.group.key = (type_id, service);
+        }
+        let sorted = Sorted::of(rows);
+        let entry = Entry {
+            series,
+            type_id,
+            service,
+            rows: length32(sorted.rows.times.len())?,
+            stacks: length32(sorted.stacks.len())?,
+            first_ms: sorted.rows.times.first().copied().unwrap_or(0),
+            last_ms: sorted.rows.times.last().copied().unwrap_or(0),
+            sums_section: section(&mut self.group.sums, |writer| {
+                sorted.write_sums(writer);
+                Ok(())
+            })?,
+            rows_section: section(&mut self.group.rows, |writer| {
+                sorted.write_rows(writer);
+                Ok(())
+            })?,
+            sets_section: section(&mut self.group.sets, |writer| {
+                write_sets(&sorted.rows.sets, dictionary, writer)
+            })?,
+        };
+        self.group.entries.push(entry);
+        Ok(())
+    }
+
+    /// Ends the file and makes it durable; answers its length. The folder is not synced.
+    pub(in super::super) fn finish(
+        mut self,
+        reports: &[(u32, &Arc<str>, &Intervals)],
+    ) -> io::Result<u64> {
+        self.end_group()?;
+        let mut writer = Writer::default();
+        let mut reports_section = section(&mut writer, |writer| {
+            write_reports(reports, writer);
+            Ok(())
+        })?;
+        reports_section.offset = self.offset;
+        self.footer.reports_section = reports_section;
+        self.append(&writer.bytes)?;
+        let footer = self.footer.encode();
+        let mut trailer = length32(footer.len())?.to_le_bytes().to_vec();
+        trailer.extend_from_slice(&crc32c::crc32c(&footer).to_le_bytes());
+        trailer.extend_from_slice(END_MAGIC);
+        self.append(&footer)?;
+        self.append(&trailer)?;
+        self.file.sync()?;
+        Ok(self.offset)
+    }
+
+    fn end_group(&mut self) -> io::Result<()> {
+        let Group { entries, sums, rows, sets, .. } = std::mem::take(&mut self.group);
+        let sums_start = self.offset;
+        let rows_start = sums_start + sums.bytes.len() as u64;
+        let sets_start = rows_start + rows.bytes.len() as u64;
+        self.footer.entries.extend(entries.into_iter().map(|mut entry| {
+            entry.sums_section.offset += sums_start;
+            entry.rows_section.offset += rows_start;
+            entry.sets_section.offset += sets_start;
+            entry
+        }));
+        [sums, rows, sets].iter().try_for_each(|writer| self.append(&writer.bytes))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.append(bytes)?;
+        self.offset += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Rows by time, with the distinct stacks and their sums.
+struct Sorted {
+    rows: SeriesRows,
+    stacks: Vec<u32>,
+    /// Index into `stacks` of each row.
+    indices: Vec<u32>,
+    /// Absent if one leaves 64 bits.
+    sums: Option<Vec<i64>>,
+}
+
+impl Sorted {
+    fn of(rows: SeriesRows) -> Self {
+        let mut order: Vec<u32> = (0..).take(rows.times.len()).collect();
+        if !rows.times.is_sorted() {
+            order.sort_by_key(|&at| rows.times[at as usize]);
+        }
+        let pick32 =
+            |column: &[u32]| -> Vec<u32> { order.iter().map(|&at| column[at as usize]).collect() };
+        let rows = SeriesRows {
+            times: pick32(&rows.times),
+            nodes: pick32(&rows.nodes),
+            sets: pick32(&rows.sets),
+            values: order.iter().map(|&at| rows.values[at as usize]).collect(),
+        };
+        let mut by_node: Vec<u64> =
+            (0_u64..).zip(&rows.nodes).map(|(at, &node)| u64::from(node) << 32 | at).collect();
+        by_node.sort_unstable();
+        let mut stacks: Vec<u32> = Vec::new();
+        let mut sums: Vec<i128> = Vec::new();
+        let mut indices = vec![0; rows.nodes.len()];
+        for pair in by_node {
+            let (node, at) = (high_half(pair), (pair & u64::from(u32::MAX)) as usize);
+            if stacks.last() != Some(&node) {
+                stacks.push(node);
+                sums.push(0);
+            }
+            let index = stacks.len() - 1;
+            sums[index] += i128::from(rows.values[at]);
+            indices[at] = u32::try_from(index).unwrap_or(u32::MAX);
+        }
+        let sums = sums.into_iter().map(|sum| i64::try_from(sum).ok()).collect();
+        Self { rows, stacks, indices, sums }
+    }
+
+    fn write_sums(&self, writer: &mut Writer) {
+        pack_sorted(&self.stacks, writer);
+        match &self.sums {
+            Some(sums) => {
+                writer.byte(1);
+                pack_wide(sums, writer);
+            }
+            None => writer.byte(0),
+        }
+    }
+
+    fn write_rows(&self, writer: &mut Writer) {
+        pack_sorted(&self.rows.times, writer);
+        pack(&self.indices, writer);
+        pack_wide(&self.rows.values, writer);
+    }
+}
+
+fn high_half(pair: u64) -> u32 {
+    u32::try_from(pair >> 32).unwrap_or(u32::MAX)
+}
+
+/// Distinct sets in use, then the index of each row.
+fn write_sets(
+    sets: &[u32],
+    dictionary: &[Arc<[Attribute]>],
+    writer: &mut Writer,
+) -> io::Result<()> {
+    let mut numbers: BTreeMap<u32, u32> = sets.iter().map(|&set| (set, 0)).collect();
+    let mut plain = Writer::default();
+    plain.length(numbers.len());
+    for (number, (&set, renumbered)) in (0..).zip(&mut numbers) {
+        *renumbered = number;
+        let attributes = &dictionary[set as usize];
+        plain.length(attributes.len());
+        for attribute in attributes.iter() {
+            plain.text(&attribute.key);
+            match &attribute.value {
+                AttributeValue::Text(text) => {
+                    plain.byte(0);
+                    plain.text(text);
+                }
+                AttributeValue::Int(value) => {
+                    plain.byte(1);
+                    plain.signed(*value);
+                }
+                AttributeValue::Bool(value) => plain.byte(2 + u8::from(*value)),
+            }
+        }
+    }
+    press(&plain.bytes, writer)?;
+    let indices: Vec<u32> = sets.iter().map(|set| numbers[set]).collect();
+    pack(&indices, writer);
+    Ok(())
+}
+
+fn write_reports(reports: &[(u32, &Arc<str>, &Intervals)], writer: &mut Writer) {
+    writer.length(reports.len());
+    for (type_id, host, intervals) in reports {
+        writer.number((*type_id).into());
+        writer.text(host);
+        writer.length(intervals.spans().len());
+        let mut last = 0;
+        for &(start_ms, end_ms) in intervals.spans() {
+            writer.signed(start_ms - last);
+            writer.signed(end_ms - start_ms);
+            last = end_ms;
+        }
+    }
+}
+
+/// Appends a section to a buffer; its offset is that in the buffer.
+fn section(
+    writer: &mut Writer,
+    write: impl FnOnce(&mut Writer) -> io::Result<()>,
+) -> io::Result<Section> {
+    let start = writer.bytes.len();
+    write(writer)?;
+    let bytes = &writer.bytes[start..];
+    Ok(Section {
+        offset: start as u64,
+        length: length32(bytes.len())?,
+        checksum: crc32c::crc32c(bytes),
+    })
+}
+
+fn length32(length: usize) -> io::Result<u32> {
+    u32::try_from(length).map_err(io::Error::other)
+}
