@@ -25,6 +25,9 @@ pub(in super::super) struct Segment {
     footer: OnceLock<Footer>,
 }
 
+/// Takes type, host and span of reported time.
+pub(in super::super) type VisitReport<'v> = dyn FnMut(u32, &Arc<str>, (i64, i64)) + 'v;
+
 /// Columns of one series, read from a segment; used again and again.
 #[derive(Debug, Default)]
 pub(in super::super) struct Buffers {
@@ -143,7 +146,7 @@ impl Segment {
     pub(in super::super) fn reports(
         &self,
         range: TimeRange,
-        visit: &mut dyn FnMut(u32, &Arc<str>, (i64, i64)),
+        visit: &mut VisitReport<'_>,
     ) -> Result<(), StoreError> {
         if !range.touches(self.reported.0, self.reported.1) {
             return Ok(());

@@ -157,7 +157,7 @@ impl Sorted {
         let mut sums: Vec<i128> = Vec::new();
         let mut indices = vec![0; rows.nodes.len()];
         for pair in by_node {
-            let (node, at) = (high_half(pair), (pair & u64::from(u32::MAX)) as usize);
+            let (node, at) = (high_half(pair), low_half(pair) as usize);
             if stacks.last() != Some(&node) {
                 stacks.push(node);
                 sums.push(0);
@@ -190,6 +190,10 @@ impl Sorted {
 
 fn high_half(pair: u64) -> u32 {
     u32::try_from(pair >> 32).unwrap_or(u32::MAX)
+}
+
+fn low_half(pair: u64) -> u32 {
+    u32::try_from(pair & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
 /// Distinct sets in use, then the index of each row.
