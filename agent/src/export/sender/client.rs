@@ -1,17 +1,18 @@
-//! The gRPC call with bytes that are already encoded. One call, no retries.
+//! One gRPC call with bytes that are already encoded. No retries. The framing is ours, because tonic
+//! compresses with zstd's fastest levels only, and a level more costs a fleet less than its network.
 
+use super::frame::{self, Encoding};
 use crate::limits;
-use prost::Message as _;
-use prost::bytes::{Buf as _, BufMut as _, Bytes};
+use http_body_util::{BodyExt as _, Full, Limited};
+use prost::bytes::Bytes;
 use proto::otlp::collector::ExportProfilesServiceResponse;
 use std::time::Duration;
-use tonic::Status;
-use tonic::client::Grpc;
-use tonic::codec::{
-    BufferSettings, Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder,
-};
-use tonic::codegen::http::uri::{PathAndQuery, Uri};
+use tonic::body::Body;
+use tonic::codegen::Service as _;
+use tonic::codegen::http::header::{CONTENT_TYPE, HeaderValue, TE};
+use tonic::codegen::http::{self, StatusCode, uri::Uri};
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 const METHOD: &str = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
 
@@ -49,11 +50,20 @@ pub enum EndpointError {
     },
 }
 
+/// A call that was not acknowledged.
+#[derive(Debug)]
+pub(super) struct Failure {
+    /// What the receiver said, or what went wrong on the way.
+    pub(super) status: Status,
+    /// False if nobody answered: the request may or may not have arrived.
+    pub(super) answered: bool,
+}
+
 /// A connection that is made when it is first used, and made again after it broke.
 #[derive(Debug)]
 pub struct Client {
-    grpc: Grpc<Channel>,
-    ladder: &'static [Option<CompressionEncoding>],
+    channel: Channel,
+    ladder: &'static [Encoding],
     step: usize,
     request_wait_max: Duration,
 }
@@ -72,18 +82,13 @@ impl Client {
             .user_agent(concat!("vesta-agent/", env!("CARGO_PKG_VERSION")))
             .map_err(|_invalid| EndpointError::Malformed { url: url.to_owned() })?
             .connect_lazy();
-        const ZSTD: Option<CompressionEncoding> = Some(CompressionEncoding::Zstd);
-        const GZIP: Option<CompressionEncoding> = Some(CompressionEncoding::Gzip);
-        let grpc = Grpc::new(channel)
-            .accept_compressed(CompressionEncoding::Zstd)
-            .accept_compressed(CompressionEncoding::Gzip);
         let ladder: &[_] = match compression {
-            Compression::Auto => &[ZSTD, GZIP, None],
-            Compression::Zstd => &[ZSTD],
-            Compression::Gzip => &[GZIP],
-            Compression::None => &[None],
+            Compression::Auto => &[Encoding::Zstd, Encoding::Gzip, Encoding::Identity],
+            Compression::Zstd => &[Encoding::Zstd],
+            Compression::Gzip => &[Encoding::Gzip],
+            Compression::None => &[Encoding::Identity],
         };
-        Ok(Self { grpc, ladder, step: 0, request_wait_max: limits::EXPORT_REQUEST_WAIT_MAX })
+        Ok(Self { channel, ladder, step: 0, request_wait_max: limits::EXPORT_REQUEST_WAIT_MAX })
     }
 
     /// Waits at most so long for an answer.
@@ -113,21 +118,76 @@ impl Client {
     pub(super) async fn export(
         &self,
         bytes: Bytes,
-    ) -> Result<ExportProfilesServiceResponse, Status> {
-        let mut grpc = self.grpc.clone();
-        if let Some(encoding) = self.ladder[self.step] {
-            grpc = grpc.send_compressed(encoding);
-        }
+    ) -> Result<ExportProfilesServiceResponse, Failure> {
+        let local = |status| Failure { status, answered: false };
+        let encoding = self.ladder[self.step];
+        // Milliseconds of work: not on a thread that others wait for.
+        let framed = tokio::task::spawn_blocking(move || frame::pack(&bytes, encoding)).await;
+        let framed = match framed {
+            Ok(Ok(framed)) => framed,
+            Ok(Err(error)) => return Err(local(Status::internal(error.to_string()))),
+            Err(error) => return Err(local(Status::internal(error.to_string()))),
+        };
+        let mut channel = self.channel.clone();
         let call = async {
-            grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
-            let path = PathAndQuery::from_static(METHOD);
-            grpc.unary(tonic::Request::new(bytes), path, ExportCodec).await
+            let broken = |error: tonic::transport::Error| local(Status::from_error(error.into()));
+            std::future::poll_fn(|context| channel.poll_ready(context)).await.map_err(broken)?;
+            let response = channel.call(request(framed, encoding)).await.map_err(broken)?;
+            answer(response).await
         };
         match tokio::time::timeout(self.request_wait_max, call).await {
-            Ok(answer) => answer.map(tonic::Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded("no answer in time")),
+            Ok(answer) => answer,
+            Err(_) => Err(local(Status::deadline_exceeded("no answer in time"))),
         }
     }
+}
+
+fn request(framed: Bytes, encoding: Encoding) -> http::Request<Body> {
+    let mut request = http::Request::new(Body::new(Full::new(framed)));
+    *request.method_mut() = http::Method::POST;
+    *request.uri_mut() = Uri::from_static(METHOD);
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    headers.insert("grpc-encoding", HeaderValue::from_static(encoding.name()));
+    headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
+    request
+}
+
+/// Reads an answer: the status stands in the trailers, or in the header where there is no message.
+async fn answer(response: http::Response<Body>) -> Result<ExportProfilesServiceResponse, Failure> {
+    let answered = |status| Failure { status, answered: true };
+    let (head, body) = response.into_parts();
+    match Status::from_header_map(&head.headers) {
+        Some(status) if status.code() != Code::Ok => return Err(answered(status)),
+        None if head.status != StatusCode::OK => return Err(answered(of_http(head.status))),
+        _ => {}
+    }
+    let body = Limited::new(body, limits::EXPORT_ANSWER_BYTES_MAX).collect().await;
+    let body =
+        body.map_err(|error| Failure { status: Status::from_error(error), answered: false })?;
+    match body.trailers().or(Some(&head.headers)).and_then(Status::from_header_map) {
+        Some(status) if status.code() == Code::Ok => {}
+        Some(status) => return Err(answered(status)),
+        None => {
+            let status = Status::unavailable("the answer ended without a status");
+            return Err(Failure { status, answered: false });
+        }
+    }
+    frame::unpack(&body.to_bytes()).map_err(|error| answered(Status::internal(error.to_string())))
+}
+
+/// What an answer that is no gRPC means: the table of gRPC's `http-grpc-status-mapping.md`.
+fn of_http(status: StatusCode) -> Status {
+    let code = match status.as_u16() {
+        400 => Code::Internal,
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        404 => Code::Unimplemented,
+        429 | 502..=504 => Code::Unavailable,
+        _ => Code::Unknown,
+    };
+    Status::new(code, format!("HTTP {status}, which no gRPC server says"))
 }
 
 fn endpoint(url: &str) -> Result<Endpoint, EndpointError> {
@@ -142,48 +202,4 @@ fn endpoint(url: &str) -> Result<Endpoint, EndpointError> {
         return Err(malformed());
     }
     Ok(Endpoint::from(uri))
-}
-
-/// Bytes out, a message in.
-#[derive(Clone, Copy, Debug)]
-struct ExportCodec;
-
-impl Codec for ExportCodec {
-    type Encode = Bytes;
-    type Decode = ExportProfilesServiceResponse;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for ExportCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, bytes: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(bytes);
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::default()
-    }
-}
-
-impl Decoder for ExportCodec {
-    type Item = ExportProfilesServiceResponse;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
-        let bytes = buffer.copy_to_bytes(buffer.remaining());
-        let response = ExportProfilesServiceResponse::decode(bytes);
-        response.map(Some).map_err(|error| Status::internal(error.to_string()))
-    }
 }

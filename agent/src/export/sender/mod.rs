@@ -2,12 +2,15 @@
 //! looks into a request and never changes its bytes.
 
 mod client;
+mod frame;
 mod verdict;
 
 #[cfg(test)]
 mod tests;
 
 pub use client::{Client, Compression, EndpointError};
+
+use client::Failure;
 
 use super::queue::{Entry, Queue};
 use crate::limits;
@@ -71,14 +74,15 @@ impl Sender {
     /// One attempt; answers how long to wait before the next.
     async fn send(&mut self, entry: Entry) -> Option<Duration> {
         let answer = self.client.export(entry.request.bytes.clone()).await;
-        let status = answer.as_ref().map_or_else(|status| status.code(), |_| tonic::Code::Ok);
+        let code = |failure: &Failure| failure.status.code();
+        let status = answer.as_ref().map_or_else(code, |_| tonic::Code::Ok);
         self.metrics.requests.get_or_create(&Status { status: verdict::name(status) }).inc();
         match answer {
             Ok(response) => {
                 self.acknowledged(&entry, &response);
                 None
             }
-            Err(status) => self.failed(entry, &status),
+            Err(failure) => self.failed(entry, &failure),
         }
     }
 
@@ -101,8 +105,9 @@ impl Sender {
         }
     }
 
-    fn failed(&mut self, entry: Entry, status: &tonic::Status) -> Option<Duration> {
-        match verdict::of(status) {
+    fn failed(&mut self, entry: Entry, failure: &Failure) -> Option<Duration> {
+        let status = &failure.status;
+        match verdict::of(failure) {
             Verdict::OtherEncoding if self.client.step_down() => {
                 self.say_once("the collector does not take this compression, trying the next");
                 self.queue.put_back(entry);

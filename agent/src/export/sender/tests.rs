@@ -327,3 +327,37 @@ fn urls_are_checked_before_anything_starts() {
         assert!(error(url).contains("looks like http://127.0.0.1:4317"), "{url}");
     }
 }
+
+#[test]
+fn answers_are_read_with_suspicion() {
+    use super::frame::{FrameError, unpack};
+    assert!(unpack(&[]).unwrap().partial_success.is_none());
+    assert!(unpack(&[0, 0, 0, 0, 0]).unwrap().partial_success.is_none());
+    assert!(matches!(unpack(&[0, 0, 0]), Err(FrameError::Truncated)));
+    assert!(matches!(unpack(&[0, 0xff, 0xff, 0xff, 0xff, 1]), Err(FrameError::Truncated)));
+    assert!(matches!(unpack(&[1, 0, 0, 0, 0]), Err(FrameError::Compressed)));
+    assert!(matches!(unpack(&[0, 0, 0, 0, 1, 0xff]), Err(FrameError::Malformed(_))));
+}
+
+/// A server that hangs up in the middle of a request costs no samples.
+#[tokio::test]
+async fn who_hangs_up_is_asked_again() {
+    use tokio::io::AsyncReadExt as _;
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let task = tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut bytes = [0; 64];
+            assert!(stream.read(&mut bytes).await.unwrap() > 0);
+        }
+    });
+    let mut agent = agent(address, Compression::Auto, QueueLimits::default());
+    agent.exporter.write(fixtures::named(&fixtures::samples(400, 5)));
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(agent.metrics.export.retries.get() > 0);
+    assert_eq!(dropped(&agent.metrics, "refused by the collector"), 0);
+    let given_up = agent.export.finish(Duration::from_millis(100)).await;
+    task.abort();
+    assert_eq!(given_up, 400);
+}

@@ -1,9 +1,9 @@
 //! What a gRPC status means for a request: the failure table of the OTLP specification 1.10.
 
+use super::client::Failure;
 use prost::Message as _;
-use std::error::Error as _;
 use std::time::Duration;
-use tonic::{Code, Status};
+use tonic::Code;
 
 /// What to do with a request that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub(super) enum Verdict {
     Refused,
 }
 
-pub(super) fn of(status: &Status) -> Verdict {
-    // A status with a source was made on this side of the wire (a broken connection): nobody answered.
-    if status.source().is_some() {
+pub(super) fn of(failure: &Failure) -> Verdict {
+    let Failure { status, answered } = failure;
+    if !answered {
         return Verdict::Again { after: None };
     }
     let after = retry_after(status.details());
