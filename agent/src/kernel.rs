@@ -10,7 +10,7 @@ use std::path::Path;
 pub const OLDEST: KernelVersion = KernelVersion { major: 5, minor: 10, patch: 0 };
 
 /// The flag that overrides [`Refusal::LocksUp`], as it is told to a person.
-pub const OVERRIDE_FLAG: &str = "--ignore-kernel-defects";
+pub const OVERRIDE_FLAG: &str = "--allow-kernel";
 
 /// A kernel version without its distributor's suffix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

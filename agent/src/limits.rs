@@ -75,6 +75,8 @@ pub const FILES_MAX: usize = 16_384;
 /// Descriptors of foreign files kept open for naming; the rest is opened again when needed. Half of the
 /// usual soft limit of 1,024 descriptors.
 pub const FILES_OPEN_MAX: usize = 512;
+/// Descriptors of this process: three for each of 1,024 CPUs, files, sockets.
+pub const DESCRIPTORS_MAX: u64 = 16_384;
 /// Time a descriptor is kept open without use, nanoseconds: an open file keeps a mount busy.
 pub const FILE_OPEN_NS_MAX: u64 = 30_000_000_000;
 /// Places remembered for one file where it can be opened again.

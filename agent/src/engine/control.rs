@@ -1,5 +1,6 @@
 //! How others speak to a running engine.
 
+use super::EngineCounts;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ struct Shared {
     stop: AtomicBool,
     sampling: Mutex<bool>,
     changed: Condvar,
+    counts: Mutex<EngineCounts>,
 }
 
 impl Control {
@@ -30,7 +32,7 @@ impl Control {
     }
 
     /// The engine says that every CPU is sampled from now on.
-    pub fn set_sampling(&self) {
+    pub(super) fn set_sampling(&self) {
         *self.shared.sampling.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.shared.changed.notify_all();
     }
@@ -42,5 +44,16 @@ impl Control {
         let waited =
             self.shared.changed.wait_timeout_while(sampling, wait_max, |sampling| !*sampling);
         *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// What the engine has counted, as of its last window.
+    #[must_use]
+    pub fn counts(&self) -> EngineCounts {
+        *self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The engine says what it has counted.
+    pub(super) fn set_counts(&self, counts: EngineCounts) {
+        *self.shared.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 }

@@ -34,6 +34,9 @@ pub trait Sampling {
     /// # Errors
     /// If the kernel refuses.
     fn statistics(&self) -> Result<Statistics, BpfError>;
+
+    /// Kernel memory of fixed size, bytes.
+    fn map_bytes(&self) -> u64;
 }
 
 impl Sampling for Sampler {
@@ -55,6 +58,10 @@ impl Sampling for Sampler {
 
     fn statistics(&self) -> Result<Statistics, BpfError> {
         Self::statistics(self)
+    }
+
+    fn map_bytes(&self) -> u64 {
+        Self::map_bytes(self)
     }
 }
 
@@ -87,5 +94,9 @@ impl WalkTables for Tables {
 
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
         Ok(Self::remove_process(self, pid)?)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.sizes().slab_bytes
     }
 }

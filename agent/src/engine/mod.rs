@@ -19,6 +19,7 @@ use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
 use crate::kernel::KernelFacts;
+use crate::limits::DESCRIPTORS_MAX;
 use crate::process::host::{Host, ProcFs};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -128,6 +129,7 @@ pub fn run(
     control: &Control,
 ) -> Result<(), EngineError> {
     KernelFacts::read(&options.proc_root).check(options.ignore_kernel_defects)?;
+    raise_descriptor_limit();
     let (sampler, tables) = Sampler::load(&bpf::Options {
         frequency_hz: options.frequency_hz,
         form: options.form,
@@ -139,4 +141,16 @@ pub fn run(
     let mut engine = Engine::new(options, host, &foreign, Box::new(sampler), Box::new(tables))?;
     engine.load_existing(control)?;
     engine.run(sink, control)
+}
+
+/// Descriptors are needed by CPU and by file; the usual soft limit of 1,024 does for neither on a large
+/// host. Raising it up to the hard limit needs no right.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current =
+        limit.maximum.map_or(Some(DESCRIPTORS_MAX), |hard| Some(hard.min(DESCRIPTORS_MAX)));
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "the limit of descriptors stays");
+    }
 }

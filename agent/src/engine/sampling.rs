@@ -36,6 +36,10 @@ pub struct EngineCounts {
     pub filtered: u64,
     /// Samples received.
     pub received: u64,
+    /// Kernel memory of unwind tables and mappings, bytes.
+    pub table_bytes: u64,
+    /// Kernel memory of all other BPF maps, bytes.
+    pub map_bytes: u64,
 }
 
 /// One running engine.
@@ -115,6 +119,8 @@ impl Engine {
             tables: self.publisher.counts(),
             filtered: self.intake.filtered,
             received: self.intake.received,
+            table_bytes: self.tables.bytes(),
+            map_bytes: self.sampler.map_bytes(),
         }
     }
 
@@ -206,12 +212,15 @@ impl Engine {
             // The poll began after the end: all records of the window have been handed out.
             if now >= seal_at {
                 self.seal(self.window_end, sink)?;
+                control.set_counts(self.counts());
             }
         }
         self.sampler.stop()?;
         let Self { sampler, intake, .. } = self;
         sampler.flush(&mut |record| intake.take(record));
-        self.seal(monotonic_now(), sink)
+        self.seal(monotonic_now(), sink)?;
+        control.set_counts(self.counts());
+        Ok(())
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<(), EngineError> {
@@ -239,7 +248,8 @@ impl Engine {
         sink.window(sealed, &files);
         self.open_window(end);
         self.files.tidy();
-        self.publisher.tidy(self.tables.as_mut());
+        let again = self.publisher.tidy(self.tables.as_mut());
+        self.intake.processes.mark_dirty_by_file(&again);
         Ok(())
     }
 }
@@ -320,3 +330,6 @@ fn period_ns(options: &EngineOptions) -> u64 {
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

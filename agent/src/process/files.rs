@@ -144,6 +144,14 @@ impl Files {
         state.make_room(FILES_MAX);
     }
 
+    /// Closes every descriptor.
+    #[cfg(test)]
+    pub(crate) fn close_all(&self) {
+        for entry in self.state().entries.values_mut() {
+            entry.descriptor = None;
+        }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

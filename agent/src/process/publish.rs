@@ -53,6 +53,9 @@ pub trait WalkTables {
     /// # Errors
     /// See [`WalkTableError`].
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError>;
+
+    /// Kernel memory that grows with what is loaded, bytes.
+    fn bytes(&self) -> u64;
 }
 
 /// What happened so far, for the metrics.
@@ -95,6 +98,8 @@ enum State {
     },
     /// The file has no rows to give.
     Failed,
+    /// The file could not be opened; asked for again with the next process that maps it.
+    Unreadable,
     /// It did not fit; asked for again when something was removed.
     NoRoom,
 }
@@ -253,7 +258,7 @@ impl Publisher {
                 }
                 MappingUnwind::Pending
             }
-            State::Failed | State::NoRoom => no_table,
+            State::Failed | State::Unreadable | State::NoRoom => no_table,
         }
     }
 
@@ -269,14 +274,13 @@ impl Publisher {
             Ok(rows) => self.insert(&rows, kernel),
             Err(error) => {
                 tracing::debug!(%error, file = file.0, "file without unwind table");
-                // Gone before it was read: whoever maps it again asks again.
-                if matches!(error, ForeignFileError::Io(_)) {
-                    self.tables.remove(&file);
+                match error {
+                    ForeignFileError::Io(_) => State::Unreadable,
+                    _ => State::Failed,
                 }
-                State::Failed
             }
         };
-        self.counts.failed += u64::from(state == State::Failed);
+        self.counts.failed += u64::from(matches!(state, State::Failed | State::Unreadable));
         if let Some(table) = self.tables.get_mut(&file) {
             table.state = state;
         } else if let State::Loaded { id, .. } = state {
@@ -344,25 +348,33 @@ impl Publisher {
         }
     }
 
-    /// Forgets what is known of files that are gone; those that did not fit may be asked for again if
-    /// rows became free. Cheap enough to be called once per window.
-    pub fn tidy(&mut self, kernel: &mut dyn WalkTables) {
+    /// Forgets what is known of files that are gone. Answers which files may be asked for again, because
+    /// there is room now. Cheap enough to be called once per window.
+    pub fn tidy(&mut self, kernel: &mut dyn WalkTables) -> Vec<FileId> {
         let room = self.rows < self.rows_max / 8 * 7;
-        let mut freed = 0;
-        self.tables.retain(|_, table| match table.state {
-            State::Pending => true,
-            State::NoRoom => !room,
-            State::Failed => table.file.strong_count() > 0,
-            State::Loaded { id, rows } => {
-                let kept = table.file.strong_count() > 0;
-                if !kept {
-                    kernel.remove(id);
-                    freed += rows;
+        let (mut freed, mut again) = (0, Vec::new());
+        self.tables.retain(|file, table| {
+            let mapped = table.file.strong_count() > 0;
+            match table.state {
+                State::Pending => true,
+                State::Unreadable => false,
+                State::Failed => mapped,
+                State::NoRoom if mapped && room => {
+                    again.push(*file);
+                    false
                 }
-                kept
+                State::NoRoom => mapped,
+                State::Loaded { id, rows } => {
+                    if !mapped {
+                        kernel.remove(id);
+                        freed += rows;
+                    }
+                    mapped
+                }
             }
         });
         self.rows = self.rows.saturating_sub(freed);
+        again
     }
 
     fn next_generation(&mut self) -> Generation {

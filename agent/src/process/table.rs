@@ -2,21 +2,23 @@
 //! sample belongs to and which mappings it was walked with, and says whose mappings are to be published.
 //! Times decide: a record or a sample belongs to the instance and the program that lived at its time.
 
-use super::files::{Files, Wanted, reported_mapping};
+mod events;
+mod reading;
+
+use super::files::Files;
 use super::host::{Host, Task};
 use super::identity::{Identifier, Known};
-use super::instance::{Instance, Reported};
-use super::mappings::{Mapping, MappingSet};
-use crate::address::{AbsAddr, Generation, Pid, Tid};
-use crate::bpf::{ProcessEvent, RawSample};
+use super::instance::Instance;
+use super::mappings::MappingSet;
+use crate::address::{FileId, Generation, Pid, Tid};
+use crate::bpf::RawSample;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
-    EXIT_GRACE_NS, INSTANCES_MAX, MAPS_READ_INTERVAL_NS_MAX, MAPS_READ_INTERVAL_NS_MIN,
-    PROCESS_CHECK_INTERVAL_NS, PROCESS_CHECKS_PER_POLL, START_TOLERANCE_NS,
+    EXIT_GRACE_NS, INSTANCES_MAX, PROCESS_CHECK_INTERVAL_NS, PROCESS_CHECKS_PER_POLL,
+    START_TOLERANCE_NS,
 };
 use crate::normalize::ProcessIdentity;
 use hashbrown::{HashMap, HashSet};
-use proto::BuildId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -127,54 +129,6 @@ impl ProcessTable {
         }
     }
 
-    /// Takes one lifecycle record.
-    pub fn apply(&mut self, event: ProcessEvent) {
-        match event {
-            ProcessEvent::Mmap { pid, time, start, length, file_offset, build_id, path } => {
-                let build_id = build_id.as_deref().and_then(BuildId::new);
-                if let Some(entry) = reported_mapping(start, length, file_offset, path) {
-                    self.mapped(pid, time, Reported { entry, build_id });
-                }
-            }
-            ProcessEvent::Comm { pid, time, exec: true, comm, .. } => {
-                self.executed(pid, time, String::from_utf8_lossy(&comm).into_owned());
-            }
-            ProcessEvent::Comm { pid, tid, comm, .. } => {
-                if pid.0 == tid.0
-                    && let Some(instance) = self.live(pid)
-                {
-                    instance.image().comm = String::from_utf8_lossy(&comm).into_owned();
-                }
-            }
-            ProcessEvent::Fork { pid, parent, time, .. } => self.forked(pid, parent, time),
-            ProcessEvent::Exit { pid, tid, time } => self.exited(pid, tid, time),
-            ProcessEvent::Lost { count } => self.lost(count),
-        }
-    }
-
-    /// The sampler met a process, or an address of it, that it has no mappings for.
-    pub fn unknown(&mut self, pid: Pid, address: Option<AbsAddr>, time: MonotonicNs) {
-        if !self.is_tracked(pid) {
-            return;
-        }
-        let Some(instance) = self.live(pid) else {
-            self.discover(pid, time);
-            return;
-        };
-        let image = instance.image();
-        let nothing_known = image.set.mappings().is_empty() && image.reported.is_empty();
-        let waiting = !image.reported.is_empty();
-        let known = address.is_some_and(|address| image.set.mapping(address).is_some());
-        // Published and yet unknown as a whole: it executed another program, and the record of that is
-        // still on its way. What `/proc` says now is of the new program.
-        let lost_all = instance.published && address.is_none();
-        let lost_one = instance.published && address.is_some() && !waiting && !known;
-        if nothing_known || lost_all || lost_one {
-            self.read_maps(pid, address);
-        }
-        self.mark_dirty(pid);
-    }
-
     /// The mappings of a process are to be published again.
     pub fn mark_dirty(&mut self, pid: Pid) {
         if let Some(instance) = self.live(pid)
@@ -183,6 +137,25 @@ impl ProcessTable {
         {
             instance.dirty = true;
             self.dirty.push(pid);
+        }
+    }
+
+    /// The mappings of all processes that map one of these files are to be published again.
+    pub fn mark_dirty_by_file(&mut self, files: &[FileId]) {
+        if files.is_empty() {
+            return;
+        }
+        let maps_one = |instance: &Instance| {
+            let mappings = instance.images.last().map_or(&[][..], |image| image.set.mappings());
+            let mut mapped = mappings.iter().filter_map(|mapping| mapping.file.as_ref());
+            instance.ended.is_none() && mapped.any(|file| files.contains(&file.id))
+        };
+        let affected = |(pid, instances): (&Pid, &Vec<Instance>)| {
+            instances.iter().any(maps_one).then_some(*pid)
+        };
+        let pids: Vec<Pid> = self.instances.iter().filter_map(affected).collect();
+        for pid in pids {
+            self.mark_dirty(pid);
         }
     }
 
@@ -274,124 +247,6 @@ impl ProcessTable {
         }
     }
 
-    // ---- events ----
-
-    fn forked(&mut self, pid: Pid, parent: Pid, time: MonotonicNs) {
-        if pid == parent {
-            if let Some(threads) = self.live(pid).and_then(|instance| instance.threads.as_mut()) {
-                *threads += 1;
-            }
-            return;
-        }
-        if let Some(tracked) = &mut self.tracked
-            && tracked.contains(&parent)
-            && tracked.len() < INSTANCES_MAX
-        {
-            tracked.insert(pid);
-        }
-        if !self.is_tracked(pid) {
-            return;
-        }
-        let start_time_ns = time.0.saturating_add(self.asleep_ns);
-        if let Some(known) = self.live(pid) {
-            // Found in `/proc` before its record came.
-            if known.start_time_ns.abs_diff(start_time_ns) < START_TOLERANCE_NS {
-                known.parent = parent;
-                known.threads = None;
-                return;
-            }
-            self.end(pid, time);
-        }
-        let mut child = Instance::new(pid, time, start_time_ns);
-        child.parent = parent;
-        child.threads = Some(1);
-        if let Some(forker) = self.live(parent) {
-            child.kernel_thread = forker.kernel_thread;
-            *child.image() = forker.image().forked(time);
-        }
-        self.add(pid, child);
-        self.mark_dirty(pid);
-    }
-
-    fn executed(&mut self, pid: Pid, time: MonotonicNs, comm: String) {
-        if !self.is_tracked(pid) {
-            return;
-        }
-        if self.live(pid).is_none() && !self.revive(pid, time) {
-            let start_time_ns = time.0.saturating_add(self.asleep_ns);
-            if self.discover(pid, time).is_none() {
-                self.add(pid, Instance::new(pid, time, start_time_ns));
-            }
-        }
-        if let Some(instance) = self.live(pid) {
-            instance.executed(time, comm);
-        }
-        self.mark_dirty(pid);
-    }
-
-    /// A thread that executes takes over the pid of the main one, whose exit was reported before.
-    fn revive(&mut self, pid: Pid, time: MonotonicNs) -> bool {
-        let last = self.instances.get_mut(&pid).and_then(|instances| instances.last_mut());
-        let Some(instance) = last.filter(|last| last.ended.is_some_and(|ended| ended <= time))
-        else {
-            return false;
-        };
-        instance.ended = None;
-        true
-    }
-
-    fn mapped(&mut self, pid: Pid, time: MonotonicNs, reported: Reported) {
-        if !self.is_tracked(pid) {
-            return;
-        }
-        if self.live(pid).is_none() {
-            // Older than all records, or a record was lost: `/proc` has this mapping too.
-            if self.discover(pid, time).is_some() {
-                return;
-            }
-            let start_time_ns = time.0.saturating_add(self.asleep_ns);
-            self.add(pid, Instance::new(pid, time, start_time_ns));
-        }
-        let Some(instance) = self.live(pid) else { return };
-        if instance.image().report(reported, time) {
-            self.mark_dirty(pid);
-        }
-    }
-
-    fn exited(&mut self, pid: Pid, tid: Tid, time: MonotonicNs) {
-        let Some(instance) = self.live(pid) else { return };
-        if instance.living == tid {
-            instance.living = Tid(pid.0);
-        }
-        instance.leader_ended |= tid.0 == pid.0;
-        match &mut instance.threads {
-            Some(threads) => {
-                *threads = threads.saturating_sub(1);
-                if *threads == 0 {
-                    self.end(pid, time);
-                }
-            }
-            // How many there were is not known: look, and look again when it is over for sure.
-            None if !instance.leader_ended => {}
-            None => {
-                if !self.check(pid, time) {
-                    self.checks.push_back(pid);
-                }
-            }
-        }
-    }
-
-    fn lost(&mut self, count: u64) {
-        self.counts.lost = self.counts.lost.saturating_add(count);
-        for instance in self.instances.values_mut().flatten() {
-            instance.threads = None;
-        }
-        self.checks = self.instances.keys().copied().collect();
-        self.reads = self.existing().unwrap_or_default().into();
-    }
-
-    // ---- instances ----
-
     /// The newest instance of a pid, if it lives.
     fn live(&mut self, pid: Pid) -> Option<&mut Instance> {
         self.instances.get_mut(&pid)?.last_mut().filter(|instance| instance.ended.is_none())
@@ -418,32 +273,6 @@ impl ProcessTable {
         }
         self.discover(pid, time)?;
         find(self)
-    }
-
-    /// Reads a process that no record told of.
-    fn discover(&mut self, pid: Pid, time: MonotonicNs) -> Option<()> {
-        let status = self.host.status(pid).ok()?;
-        let started = MonotonicNs(status.start_time_ns.saturating_sub(self.asleep_ns));
-        if started.0 > time.0.saturating_add(START_TOLERANCE_NS) {
-            return None; // The pid belongs to another process by now; its own records will tell.
-        }
-        let known = self.instances.get(&pid).and_then(|instances| instances.last());
-        if known.is_some_and(|known| {
-            known.start_time_ns.abs_diff(status.start_time_ns) < START_TOLERANCE_NS
-        }) {
-            return None; // The one that has ended, still a zombie.
-        }
-        let mut instance = Instance::new(pid, started, status.start_time_ns);
-        instance.parent = status.parent;
-        instance.kernel_thread = status.kernel_thread;
-        instance.leader_ended = status.zombie;
-        instance.image().comm = status.comm;
-        self.add(pid, instance)?;
-        if !status.kernel_thread {
-            self.read_maps(pid, None);
-            self.mark_dirty(pid);
-        }
-        Some(())
     }
 
     fn add(&mut self, pid: Pid, instance: Instance) -> Option<()> {
@@ -480,28 +309,6 @@ impl ProcessTable {
                 tracked.remove(&pid);
             }
         }
-    }
-
-    /// Looks whether a process still is the one known. True if it has ended.
-    fn check(&mut self, pid: Pid, now: MonotonicNs) -> bool {
-        let status = self.host.status(pid);
-        let Some(instance) = self.live(pid) else { return true };
-        let ended = match status {
-            Ok(status) => {
-                let other =
-                    status.start_time_ns.abs_diff(instance.start_time_ns) >= START_TOLERANCE_NS;
-                other || (status.zombie && status.threads <= 1)
-            }
-            Err(error) => {
-                error.kind() == std::io::ErrorKind::NotFound
-                    || error.raw_os_error() == Some(libc::ESRCH)
-            }
-        };
-        if ended {
-            self.counts.exits_found += 1;
-            self.end(pid, now);
-        }
-        ended
     }
 
     /// A process nothing is known of but its sample: it is kept, so that all its samples agree.
@@ -543,105 +350,6 @@ impl ProcessTable {
         let process = instance.image().identity.clone()?;
         self.ended.push_back((time, sample.pid));
         Some(Attribution { process, mappings: None })
-    }
-
-    // ---- /proc ----
-
-    /// Reads the mappings of a process, if that was not done a moment ago.
-    fn read_maps(&mut self, pid: Pid, address: Option<AbsAddr>) {
-        let now = monotonic_now();
-        let Some(instance) = self.live(pid) else { return };
-        if now < instance.read_after {
-            self.counts.maps_put_off += 1;
-            return;
-        }
-        let task = Task { pid, tid: instance.living };
-        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
-        let maps = self.host.maps(task);
-        self.counts.maps_read += 1;
-        let Ok(maps) = maps else { return };
-        self.counts.mappings_left_out += maps.left_out;
-        let mappings = maps.entries.iter().map(|entry| {
-            let wanted = Wanted { task: Some(task), relatives, mapping: entry, build_id: None };
-            Mapping::new(entry.start, entry.end, entry.file_offset, self.files.behind(wanted))
-        });
-        let set = Arc::new(MappingSet::new(mappings));
-        let executable = self.host.executable(task).ok();
-        let executable = executable.map(|path| String::from_utf8_lossy(&path).into_owned());
-        let Some(instance) = self.live(pid) else { return };
-        let known = &instance.image().executable;
-        if executable.is_some() && known.is_some() && executable != *known {
-            instance.found_executed(now);
-        }
-        let helped = address.is_none_or(|address| set.mapping(address).is_some());
-        instance.read_interval_ns = if helped {
-            MAPS_READ_INTERVAL_NS_MIN
-        } else {
-            instance.read_interval_ns.saturating_mul(2).min(MAPS_READ_INTERVAL_NS_MAX)
-        };
-        instance.read_after = MonotonicNs(now.0.saturating_add(instance.read_interval_ns));
-        let image = instance.image();
-        image.set = set;
-        image.read_at = now;
-        image.reported.clear();
-        image.executable = executable.or(image.executable.take());
-    }
-
-    /// After lost records: the process may have executed, mapped, or be new.
-    fn read_again(&mut self, pid: Pid, now: MonotonicNs) {
-        let Some(instance) = self.live(pid) else {
-            self.discover(pid, now);
-            return;
-        };
-        if instance.kernel_thread {
-            return;
-        }
-        instance.read_after = MonotonicNs(0);
-        self.read_maps(pid, None);
-        self.mark_dirty(pid);
-    }
-
-    /// Looks at the mappings that were reported of a program.
-    fn take_in(&mut self, pid: Pid, index: usize, program: usize) {
-        let files = Arc::clone(&self.files);
-        let Some(instance) = self.instances.get_mut(&pid).and_then(|all| all.get_mut(index)) else {
-            return;
-        };
-        // The pid's ranges are those of the program that runs now.
-        let current = instance.ended.is_none() && program + 1 == instance.images.len();
-        let task = current.then_some(Task { pid, tid: instance.living });
-        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
-        let Some(image) = instance.images.get_mut(program) else { return };
-        image.take_in(|reported| {
-            files.behind(Wanted {
-                task,
-                relatives,
-                mapping: &reported.entry,
-                build_id: reported.build_id.as_ref(),
-            })
-        });
-    }
-
-    fn identify(
-        &mut self,
-        pid: Pid,
-        index: usize,
-        program: usize,
-        sample: Option<&RawSample>,
-    ) -> Arc<ProcessIdentity> {
-        let instance = &self.instances[&pid][index];
-        if let Some(identity) = &instance.images[program].identity {
-            return Arc::clone(identity);
-        }
-        let alive = instance.ended.is_none() && program + 1 == instance.images.len();
-        let known = Known::of(pid, instance, program);
-        let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());
-        let parent = parent.and_then(|parent| parent.images.last()?.identity.clone());
-        let identity = self.identifier.identify(&known, parent.as_deref(), sample, alive);
-        let image =
-            &mut self.instances.get_mut(&pid).expect("looked up above")[index].images[program];
-        image.identity = Some(Arc::clone(&identity));
-        identity
     }
 }
 

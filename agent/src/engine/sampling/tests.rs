@@ -1,0 +1,240 @@
+//! The loop with a made-up host and a made-up kernel side.
+
+use super::Engine;
+use crate::address::{AbsAddr, Generation, Pid, Tid};
+use crate::bpf::{
+    BpfError, CpuStatistics, ProcessEvent, RawSample, Record, Statistics, TableId, UserFrame,
+    WalkMapping,
+};
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::elf::ForeignFiles;
+use crate::engine::{Control, EngineOptions, OpenFiles, Sampling, SealedWindow, WindowSink};
+use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
+use crate::process::host::Host;
+use crate::process::publish::{WalkTableError, WalkTables};
+use crate::unwind::RowTable;
+use agent_ebpf::{Counters, Outcome};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the made-up kernel side was asked, and what it will hand out: a batch for each poll, the rest on
+/// flush.
+#[derive(Debug, Default)]
+struct Script {
+    batches: Vec<Vec<Record>>,
+    at_flush: Vec<Record>,
+    running: bool,
+    counters: Counters,
+    published: Vec<Pid>,
+    removed: Vec<Pid>,
+    tables: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FakeKernel(Arc<Mutex<Script>>);
+
+impl FakeKernel {
+    fn hand_out(records: Vec<Record>, counters: &mut Counters, each: &mut dyn FnMut(Record)) {
+        for record in records {
+            if matches!(record, Record::Sample(_)) {
+                counters.runs += 1;
+                counters.shipped += 1;
+            }
+            each(record);
+        }
+    }
+}
+
+impl Sampling for FakeKernel {
+    fn start(&mut self) -> Result<(), BpfError> {
+        self.0.lock().unwrap().running = true;
+        Ok(())
+    }
+
+    fn stop(&mut self) -> Result<(), BpfError> {
+        self.0.lock().unwrap().running = false;
+        Ok(())
+    }
+
+    fn poll(&mut self, timeout: Duration, each: &mut dyn FnMut(Record)) -> Result<(), BpfError> {
+        let mut script = self.0.lock().unwrap();
+        if !script.running {
+            return Ok(());
+        }
+        script.counters.runs += 1;
+        script.counters.idle += 1;
+        if script.batches.is_empty() {
+            drop(script);
+            std::thread::sleep(timeout.min(Duration::from_millis(5)));
+            return Ok(());
+        }
+        let batch = script.batches.remove(0);
+        Self::hand_out(batch, &mut script.counters, each);
+        Ok(())
+    }
+
+    fn flush(&mut self, each: &mut dyn FnMut(Record)) {
+        let mut script = self.0.lock().unwrap();
+        assert!(!script.running, "the clocks stand before the last records are taken");
+        let rest = std::mem::take(&mut script.at_flush);
+        Self::hand_out(rest, &mut script.counters, each);
+    }
+
+    fn statistics(&self) -> Result<Statistics, BpfError> {
+        let counters = self.0.lock().unwrap().counters;
+        let cpu = CpuStatistics { cpu: 0, ticks_expected: counters.runs + 1, counters };
+        Ok(Statistics { cpus: vec![cpu], ..Statistics::default() })
+    }
+
+    fn map_bytes(&self) -> u64 {
+        0
+    }
+}
+
+impl WalkTables for FakeKernel {
+    fn insert(&mut self, _rows: &RowTable) -> Result<TableId, WalkTableError> {
+        let mut script = self.0.lock().unwrap();
+        script.tables += 1;
+        Ok(TableId(script.tables))
+    }
+
+    fn remove(&mut self, _id: TableId) {}
+
+    fn set_process(
+        &mut self,
+        pid: Pid,
+        _generation: Generation,
+        _mappings: &[WalkMapping],
+    ) -> Result<usize, WalkTableError> {
+        self.0.lock().unwrap().published.push(pid);
+        Ok(0)
+    }
+
+    fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
+        self.0.lock().unwrap().removed.push(pid);
+        Ok(())
+    }
+
+    fn bytes(&self) -> u64 {
+        0
+    }
+}
+
+#[derive(Debug, Default)]
+struct Keep(Vec<SealedWindow>);
+
+impl WindowSink for Keep {
+    fn window(&mut self, sealed: SealedWindow, _files: &Arc<dyn OpenFiles>) {
+        self.0.push(sealed);
+    }
+}
+
+fn sample(pid: u32, time: MonotonicNs) -> Record {
+    Record::Sample(RawSample {
+        cpu: 0,
+        pid: Pid(pid),
+        tid: Tid(pid),
+        time,
+        cgroup_id: 1,
+        generation: Generation(0),
+        outcome: Outcome::ProcessUnknown,
+        run_ns: 0,
+        comm: b"thread".to_vec(),
+        kernel: Vec::new(),
+        user: vec![UserFrame { address: AbsAddr(0x1010), exact: true }],
+    })
+}
+
+/// Runs the script over a host with one process, 50; answers the windows.
+fn run(options: &EngineOptions, kernel: &FakeKernel, control: &Control) -> Vec<SealedWindow> {
+    let host: Arc<FakeHost> = Arc::default();
+    let process = FakeProcess::new(0, "/bin/a", &[(0x1000, "/bin/a")]);
+    host.processes().insert(Pid(50), process);
+    let host: Arc<dyn Host> = host;
+    let foreign: Arc<dyn ForeignFiles> = Arc::new(FakeFiles);
+    let (sampler, tables) = (Box::new(kernel.clone()), Box::new(kernel.clone()));
+    let mut engine = Engine::new(options, host, &foreign, sampler, tables).unwrap();
+    let mut keep = Keep::default();
+    engine.load_existing(control).unwrap();
+    assert!(!control.wait_sampling(Duration::ZERO), "not before everything is loaded");
+    assert_eq!(kernel.0.lock().unwrap().published, [Pid(50)]);
+    engine.run(&mut keep, control).unwrap();
+    assert!(control.wait_sampling(Duration::ZERO));
+    keep.0
+}
+
+fn for_ms(ms: u64) -> EngineOptions {
+    EngineOptions {
+        duration: Some(Duration::from_millis(ms)),
+        window: Duration::from_millis(50),
+        ..EngineOptions::default()
+    }
+}
+
+#[test]
+fn windows_follow_each_other_and_the_account_closes() {
+    let kernel = FakeKernel::default();
+    let now = monotonic_now();
+    {
+        let mut script = kernel.0.lock().unwrap();
+        script.batches =
+            vec![vec![sample(50, now), sample(50, now)], vec![], vec![sample(50, now)]];
+        script.at_flush = vec![sample(50, now)];
+    }
+    let control = Control::default();
+    let windows = run(&for_ms(180), &kernel, &control);
+    assert!(windows.len() >= 3, "{} windows", windows.len());
+    for pair in windows.windows(2) {
+        assert_eq!(pair[0].end, pair[1].window.start(), "no gap and no overlap");
+    }
+    let mut sum = super::Ledger::default();
+    for window in &windows {
+        let ledger = &window.ledger;
+        assert_eq!(
+            ledger.runs,
+            ledger.idle + ledger.shipped + ledger.lost_in_ring + ledger.filtered
+        );
+        assert_eq!(ledger.received, ledger.outcomes.iter().sum::<u64>());
+        sum.add(ledger);
+    }
+    assert_eq!((sum.received, sum.shipped, sum.dropped), (4, 4, 0));
+    let kept: usize = windows.iter().map(|window| window.window.observations()).sum();
+    assert_eq!(kept, 4, "the last window takes what is flushed");
+    assert_eq!(control.counts().received, 4);
+}
+
+#[test]
+fn what_is_not_asked_for_is_filtered_in_the_account() {
+    let kernel = FakeKernel::default();
+    let now = monotonic_now();
+    let (pid, tid, parent) = (Pid(60), Tid(60), Pid(50));
+    let fork = Record::Process(ProcessEvent::Fork { pid, tid, parent, time: now });
+    kernel.0.lock().unwrap().batches =
+        vec![vec![fork, sample(50, now), sample(60, now), sample(77, now)]];
+    let options = EngineOptions { pids: vec![Pid(50)], ..for_ms(30) };
+    let windows = run(&options, &kernel, &Control::default());
+    let mut sum = super::Ledger::default();
+    windows.iter().for_each(|window| sum.add(&window.ledger));
+    assert_eq!((sum.received, sum.shipped, sum.filtered), (2, 2, 1));
+    assert_eq!(sum.runs, sum.idle + sum.shipped + sum.filtered);
+    assert!(kernel.0.lock().unwrap().published.contains(&Pid(60)), "its children too");
+}
+
+#[test]
+fn it_stops_when_told_and_seals_what_it_has() {
+    let kernel = FakeKernel::default();
+    let control = Control::default();
+    kernel.0.lock().unwrap().at_flush = vec![sample(50, monotonic_now())];
+    let options = EngineOptions { duration: None, ..for_ms(0) };
+    let windows = std::thread::scope(|scope| {
+        let told = control.clone();
+        scope.spawn(move || {
+            assert!(told.wait_sampling(Duration::from_secs(10)));
+            told.stop();
+        });
+        run(&options, &kernel, &control)
+    });
+    let last = windows.last().unwrap();
+    assert_eq!(last.window.observations(), 1);
+    assert!(!kernel.0.lock().unwrap().running);
+}

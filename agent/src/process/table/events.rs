@@ -1,0 +1,174 @@
+//! What a lifecycle record, or a note of the sampler, changes.
+
+use super::ProcessTable;
+use crate::address::{AbsAddr, Pid, Tid};
+use crate::bpf::ProcessEvent;
+use crate::clock::MonotonicNs;
+use crate::limits::{INSTANCES_MAX, START_TOLERANCE_NS};
+use crate::process::files::reported_mapping;
+use crate::process::instance::{Instance, Reported};
+use proto::BuildId;
+
+impl ProcessTable {
+    /// Takes one lifecycle record.
+    pub fn apply(&mut self, event: ProcessEvent) {
+        match event {
+            ProcessEvent::Mmap { pid, time, start, length, file_offset, build_id, path } => {
+                let build_id = build_id.as_deref().and_then(BuildId::new);
+                if let Some(entry) = reported_mapping(start, length, file_offset, path) {
+                    self.mapped(pid, time, Reported { entry, build_id });
+                }
+            }
+            ProcessEvent::Comm { pid, time, exec: true, comm, .. } => {
+                self.executed(pid, time, String::from_utf8_lossy(&comm).into_owned());
+            }
+            ProcessEvent::Comm { pid, tid, comm, .. } => {
+                if pid.0 == tid.0
+                    && let Some(instance) = self.live(pid)
+                {
+                    instance.image().comm = String::from_utf8_lossy(&comm).into_owned();
+                }
+            }
+            ProcessEvent::Fork { pid, parent, time, .. } => self.forked(pid, parent, time),
+            ProcessEvent::Exit { pid, tid, time } => self.exited(pid, tid, time),
+            ProcessEvent::Lost { count } => self.lost(count),
+        }
+    }
+
+    /// The sampler met a process, or an address of it, that it has no mappings for.
+    pub fn unknown(&mut self, pid: Pid, address: Option<AbsAddr>, time: MonotonicNs) {
+        if !self.is_tracked(pid) {
+            return;
+        }
+        let Some(instance) = self.live(pid) else {
+            self.discover(pid, time);
+            return;
+        };
+        let image = instance.image();
+        let nothing_known = image.set.mappings().is_empty() && image.reported.is_empty();
+        let waiting = !image.reported.is_empty();
+        let known = address.is_some_and(|address| image.set.mapping(address).is_some());
+        // Published and yet unknown as a whole: it executed another program, and the record of that is
+        // still on its way. What `/proc` says now is of the new program.
+        let lost_all = instance.published && address.is_none();
+        let lost_one = instance.published && address.is_some() && !waiting && !known;
+        if nothing_known || lost_all || lost_one {
+            self.read_maps(pid, address);
+        }
+        self.mark_dirty(pid);
+    }
+
+    pub(super) fn forked(&mut self, pid: Pid, parent: Pid, time: MonotonicNs) {
+        if pid == parent {
+            if let Some(threads) = self.live(pid).and_then(|instance| instance.threads.as_mut()) {
+                *threads += 1;
+            }
+            return;
+        }
+        if let Some(tracked) = &mut self.tracked
+            && tracked.contains(&parent)
+            && tracked.len() < INSTANCES_MAX
+        {
+            tracked.insert(pid);
+        }
+        if !self.is_tracked(pid) {
+            return;
+        }
+        let start_time_ns = time.0.saturating_add(self.asleep_ns);
+        if let Some(known) = self.live(pid) {
+            // Found in `/proc` before its record came.
+            if known.start_time_ns.abs_diff(start_time_ns) < START_TOLERANCE_NS {
+                known.parent = parent;
+                known.threads = None;
+                return;
+            }
+            self.end(pid, time);
+        }
+        let mut child = Instance::new(pid, time, start_time_ns);
+        child.parent = parent;
+        child.threads = Some(1);
+        if let Some(forker) = self.live(parent) {
+            child.kernel_thread = forker.kernel_thread;
+            *child.image() = forker.image().forked(time);
+        }
+        self.add(pid, child);
+        self.mark_dirty(pid);
+    }
+
+    pub(super) fn executed(&mut self, pid: Pid, time: MonotonicNs, comm: String) {
+        if !self.is_tracked(pid) {
+            return;
+        }
+        if self.live(pid).is_none() && !self.revive(pid, time) {
+            let start_time_ns = time.0.saturating_add(self.asleep_ns);
+            if self.discover(pid, time).is_none() {
+                self.add(pid, Instance::new(pid, time, start_time_ns));
+            }
+        }
+        if let Some(instance) = self.live(pid) {
+            instance.executed(time, comm);
+        }
+        self.mark_dirty(pid);
+    }
+
+    /// A thread that executes takes over the pid of the main one, whose exit was reported before.
+    pub(super) fn revive(&mut self, pid: Pid, time: MonotonicNs) -> bool {
+        let last = self.instances.get_mut(&pid).and_then(|instances| instances.last_mut());
+        let Some(instance) = last.filter(|last| last.ended.is_some_and(|ended| ended <= time))
+        else {
+            return false;
+        };
+        instance.ended = None;
+        true
+    }
+
+    pub(super) fn mapped(&mut self, pid: Pid, time: MonotonicNs, reported: Reported) {
+        if !self.is_tracked(pid) {
+            return;
+        }
+        if self.live(pid).is_none() {
+            // Older than all records, or a record was lost: `/proc` has this mapping too.
+            if self.discover(pid, time).is_some() {
+                return;
+            }
+            let start_time_ns = time.0.saturating_add(self.asleep_ns);
+            self.add(pid, Instance::new(pid, time, start_time_ns));
+        }
+        let Some(instance) = self.live(pid) else { return };
+        if instance.image().report(reported, time) {
+            self.mark_dirty(pid);
+        }
+    }
+
+    pub(super) fn exited(&mut self, pid: Pid, tid: Tid, time: MonotonicNs) {
+        let Some(instance) = self.live(pid) else { return };
+        if instance.living == tid {
+            instance.living = Tid(pid.0);
+        }
+        instance.leader_ended |= tid.0 == pid.0;
+        match &mut instance.threads {
+            Some(threads) => {
+                *threads = threads.saturating_sub(1);
+                if *threads == 0 {
+                    self.end(pid, time);
+                }
+            }
+            // How many there were is not known: look, and look again when it is over for sure.
+            None if !instance.leader_ended => {}
+            None => {
+                if !self.check(pid, time) {
+                    self.checks.push_back(pid);
+                }
+            }
+        }
+    }
+
+    pub(super) fn lost(&mut self, count: u64) {
+        self.counts.lost = self.counts.lost.saturating_add(count);
+        for instance in self.instances.values_mut().flatten() {
+            instance.threads = None;
+        }
+        self.checks = self.instances.keys().copied().collect();
+        self.reads = self.existing().unwrap_or_default().into();
+    }
+}

@@ -1,0 +1,161 @@
+//! What the table asks `/proc`, and when.
+
+use super::{ProcessTable, main_thread};
+use crate::address::{AbsAddr, Pid};
+use crate::bpf::RawSample;
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::limits::{MAPS_READ_INTERVAL_NS_MAX, MAPS_READ_INTERVAL_NS_MIN, START_TOLERANCE_NS};
+use crate::normalize::ProcessIdentity;
+use crate::process::files::Wanted;
+use crate::process::host::Task;
+use crate::process::identity::Known;
+use crate::process::instance::Instance;
+use crate::process::mappings::{Mapping, MappingSet};
+use std::sync::Arc;
+
+impl ProcessTable {
+    /// Reads a process that no record told of.
+    pub(super) fn discover(&mut self, pid: Pid, time: MonotonicNs) -> Option<()> {
+        let status = self.host.status(pid).ok()?;
+        let started = MonotonicNs(status.start_time_ns.saturating_sub(self.asleep_ns));
+        if started.0 > time.0.saturating_add(START_TOLERANCE_NS) {
+            return None; // The pid belongs to another process by now; its own records will tell.
+        }
+        let known = self.instances.get(&pid).and_then(|instances| instances.last());
+        if known.is_some_and(|known| {
+            known.start_time_ns.abs_diff(status.start_time_ns) < START_TOLERANCE_NS
+        }) {
+            return None; // The one that has ended, still a zombie.
+        }
+        let mut instance = Instance::new(pid, started, status.start_time_ns);
+        instance.parent = status.parent;
+        instance.kernel_thread = status.kernel_thread;
+        instance.leader_ended = status.zombie;
+        instance.image().comm = status.comm;
+        self.add(pid, instance)?;
+        if !status.kernel_thread {
+            self.read_maps(pid, None);
+            self.mark_dirty(pid);
+        }
+        Some(())
+    }
+
+    /// Looks whether a process still is the one known. True if it has ended.
+    pub(super) fn check(&mut self, pid: Pid, now: MonotonicNs) -> bool {
+        let status = self.host.status(pid);
+        let Some(instance) = self.live(pid) else { return true };
+        let ended = match status {
+            Ok(status) => {
+                let other =
+                    status.start_time_ns.abs_diff(instance.start_time_ns) >= START_TOLERANCE_NS;
+                other || (status.zombie && status.threads <= 1)
+            }
+            Err(error) => {
+                error.kind() == std::io::ErrorKind::NotFound
+                    || error.raw_os_error() == Some(libc::ESRCH)
+            }
+        };
+        if ended {
+            self.counts.exits_found += 1;
+            self.end(pid, now);
+        }
+        ended
+    }
+
+    /// Reads the mappings of a process, if that was not done a moment ago.
+    pub(super) fn read_maps(&mut self, pid: Pid, address: Option<AbsAddr>) {
+        let now = monotonic_now();
+        let Some(instance) = self.live(pid) else { return };
+        if now < instance.read_after {
+            self.counts.maps_put_off += 1;
+            return;
+        }
+        let task = Task { pid, tid: instance.living };
+        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
+        let maps = self.host.maps(task);
+        self.counts.maps_read += 1;
+        let Ok(maps) = maps else { return };
+        self.counts.mappings_left_out += maps.left_out;
+        let mappings = maps.entries.iter().map(|entry| {
+            let wanted = Wanted { task: Some(task), relatives, mapping: entry, build_id: None };
+            Mapping::new(entry.start, entry.end, entry.file_offset, self.files.behind(wanted))
+        });
+        let set = Arc::new(MappingSet::new(mappings));
+        let executable = self.host.executable(task).ok();
+        let executable = executable.map(|path| String::from_utf8_lossy(&path).into_owned());
+        let Some(instance) = self.live(pid) else { return };
+        let known = &instance.image().executable;
+        if executable.is_some() && known.is_some() && executable != *known {
+            instance.found_executed(now);
+        }
+        let helped = address.is_none_or(|address| set.mapping(address).is_some());
+        instance.read_interval_ns = if helped {
+            MAPS_READ_INTERVAL_NS_MIN
+        } else {
+            instance.read_interval_ns.saturating_mul(2).min(MAPS_READ_INTERVAL_NS_MAX)
+        };
+        instance.read_after = MonotonicNs(now.0.saturating_add(instance.read_interval_ns));
+        let image = instance.image();
+        image.set = set;
+        image.read_at = now;
+        image.reported.clear();
+        image.executable = executable.or(image.executable.take());
+    }
+
+    /// After lost records: the process may have executed, mapped, or be new.
+    pub(super) fn read_again(&mut self, pid: Pid, now: MonotonicNs) {
+        let Some(instance) = self.live(pid) else {
+            self.discover(pid, now);
+            return;
+        };
+        if instance.kernel_thread {
+            return;
+        }
+        instance.read_after = MonotonicNs(0);
+        self.read_maps(pid, None);
+        self.mark_dirty(pid);
+    }
+
+    /// Looks at the mappings that were reported of a program.
+    pub(super) fn take_in(&mut self, pid: Pid, index: usize, program: usize) {
+        let files = Arc::clone(&self.files);
+        let Some(instance) = self.instances.get_mut(&pid).and_then(|all| all.get_mut(index)) else {
+            return;
+        };
+        // The pid's ranges are those of the program that runs now.
+        let current = instance.ended.is_none() && program + 1 == instance.images.len();
+        let task = current.then_some(Task { pid, tid: instance.living });
+        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
+        let Some(image) = instance.images.get_mut(program) else { return };
+        image.take_in(|reported| {
+            files.behind(Wanted {
+                task,
+                relatives,
+                mapping: &reported.entry,
+                build_id: reported.build_id.as_ref(),
+            })
+        });
+    }
+
+    pub(super) fn identify(
+        &mut self,
+        pid: Pid,
+        index: usize,
+        program: usize,
+        sample: Option<&RawSample>,
+    ) -> Arc<ProcessIdentity> {
+        let instance = &self.instances[&pid][index];
+        if let Some(identity) = &instance.images[program].identity {
+            return Arc::clone(identity);
+        }
+        let alive = instance.ended.is_none() && program + 1 == instance.images.len();
+        let known = Known::of(pid, instance, program);
+        let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());
+        let parent = parent.and_then(|parent| parent.images.last()?.identity.clone());
+        let identity = self.identifier.identify(&known, parent.as_deref(), sample, alive);
+        let image =
+            &mut self.instances.get_mut(&pid).expect("looked up above")[index].images[program];
+        image.identity = Some(Arc::clone(&identity));
+        identity
+    }
+}
