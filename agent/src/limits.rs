@@ -186,7 +186,7 @@ pub const METRICS_HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 // --- elf, unwind, symbolize: foreign files. What a hostile or huge file can cost. ---
 
 /// Program headers of one file. The largest count seen is 15.
-pub const ELF_SEGMENTS_MAX: u64 = 1024;
+pub const ELF_SEGMENTS_MAX: u64 = 128;
 /// Section headers of one file: 4 MiB of headers. Linked files have fewer than 100.
 pub const ELF_SECTIONS_MAX: u64 = 65_536;
 /// Bytes of section names.
@@ -216,6 +216,8 @@ pub const GO_FUNCTIONS_MAX: u64 = 4 << 20;
 pub const GO_TABLE_STEPS_MAX: usize = 1 << 20;
 /// Go calls inlined into one another at one address.
 pub const GO_INLINE_DEPTH_MAX: usize = 128;
+/// Steps of tables walked to name one address.
+pub const GO_NAME_STEPS_MAX: usize = 4 << 20;
 /// Bytes of data that are searched for Go's tables where no section names them.
 pub const GO_SCAN_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of relocations that are searched for the words of Go's module data.
@@ -224,6 +226,9 @@ pub const GO_RELOCATION_BYTES_MAX: u64 = 128 << 20;
 /// Bytes of one call frame section (`.eh_frame`, `.debug_frame`), decompressed. The largest seen is
 /// 60 MB (`ClickHouse`).
 pub const UNWIND_SECTION_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of call frame instructions run for one file, those of a shared CIE counted for each function.
+/// `librustc_driver`'s 107,000 functions take 10 MB.
+pub const UNWIND_WORK_BYTES_MAX: u64 = 1 << 30;
 /// Rows of one file: an eighth of all rows that the kernel side holds (33.5 million).
 pub const UNWIND_ROWS_PER_FILE_MAX: usize = 4 << 20;
 /// A gap of more bytes between two functions' call frame information is code without any; a shorter

@@ -30,6 +30,9 @@ pub enum RuleKind {
     Unsupported = 8,
     /// The caller is reached by the frame-pointer chain, whatever the frame looks like
     /// (Go's functions with frame pointers, JIT regions).
+    ///
+    /// With `addend` 1 the row holds for exactly these instructions, and the chain may lead to another
+    /// stack, above or below (Go's `systemstack`, `asmcgocall`, `cgocallback`).
     FramePointer = 9,
 }
 

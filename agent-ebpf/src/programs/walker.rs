@@ -211,6 +211,9 @@ fn apply(walk: &mut Walk, rule: UnwindRule) -> Step {
         return by_cfa(walk, rule, walk.bp.wrapping_add(offset));
     }
     if kind == RuleKind::NoInfo as u8 || kind == RuleKind::FramePointer as u8 {
+        if rule.addend != 0 {
+            return to_other_stack(walk);
+        }
         return by_frame_pointer(walk, kind == RuleKind::FramePointer as u8);
     }
     if kind == RuleKind::End as u8 {
@@ -308,6 +311,18 @@ fn by_stack_top(walk: &mut Walk, saved: bool) -> Step {
     } else {
         to_caller(walk, pair[0], walk.sp.wrapping_add(8), walk.bp)
     }
+}
+
+/// The caller's frame by the frame pointer, which is known to be good, on whichever stack it lies. The
+/// limits of frames and time bound a chain that goes round.
+#[inline(always)]
+fn to_other_stack(walk: &mut Walk) -> Step {
+    let bp = walk.bp;
+    let mut pair = [0u64; 2];
+    read_user_words(&mut pair, bp)?;
+    walk.by_frame_pointer = 0;
+    walk.sp = 0; // nothing is known of how the stacks lie to each other
+    to_caller(walk, pair[1], bp.wrapping_add(16), pair[0])
 }
 
 /// Leaves the frame of a caller in `walk`, if it is one.

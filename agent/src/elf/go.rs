@@ -11,10 +11,11 @@ use super::headers::Elf;
 use super::paged::{Cursor, Paged};
 use super::source::malformed;
 use crate::limits::{
-    ELF_STRING_BYTES_MAX, GO_FUNCTIONS_MAX, GO_INLINE_DEPTH_MAX, GO_SCAN_BYTES_MAX,
-    GO_TABLE_STEPS_MAX,
+    ELF_STRING_BYTES_MAX, GO_FUNCTIONS_MAX, GO_INLINE_DEPTH_MAX, GO_NAME_STEPS_MAX,
+    GO_SCAN_BYTES_MAX, GO_TABLE_STEPS_MAX,
 };
 use object::elf;
+use std::cell::Cell;
 
 /// `FUNCDATA_InlTree` and `PCDATA_InlTreeIndex` (internal/abi/symtab.go).
 const INLINE_TREE: u64 = 3;
@@ -24,6 +25,10 @@ const INLINE_INDEX: u64 = 2;
 pub(crate) const FLAG_TOP_FRAME: u8 = 1;
 /// `FuncFlagSPWrite`: sets the stack pointer to something that the tables do not tell.
 pub(crate) const FLAG_STACK_SWITCH: u8 = 2;
+
+/// What the kernel "calls" a signal handler from. The handler returns to the first instruction, so that
+/// the address of the call, one before it, lies outside of the function.
+const SIGNAL_RETURN: &str = "runtime.sigreturn";
 
 /// The layouts, by magic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +65,8 @@ pub(crate) struct GoTable<'e, 'a> {
     text: u64,
     /// File offset that inline trees are relative to.
     function_data: Option<u64>,
+    /// Steps walked for the address that is being named.
+    walked: Cell<usize>,
 }
 
 /// One function.
@@ -147,6 +154,7 @@ impl<'e, 'a> GoTable<'e, 'a> {
             records: at(4)?,
             text: 0,
             function_data: None,
+            walked: Cell::new(0),
             pages,
         };
         if layout > Layout::Go116 {
@@ -229,6 +237,12 @@ impl<'e, 'a> GoTable<'e, 'a> {
                 high = middle;
             }
         }
+        if let Some(next) = self.function(low)
+            && next.entry.checked_sub(1) == Some(address)
+            && self.name(&next).is_some_and(|name| name.starts_with(SIGNAL_RETURN))
+        {
+            return Some(next);
+        }
         let function = self.function(low.checked_sub(1)?)?;
         let inside = address < function.bound
             && [function.line, function.stack]
@@ -268,9 +282,11 @@ impl<'e, 'a> GoTable<'e, 'a> {
     }
 
     fn value(&self, function: &GoFunction, table: u32, address: u64) -> Option<i32> {
-        self.steps(function, table)
-            .find(|step| (step.start..step.end).contains(&address))
-            .map(|step| step.value)
+        let mut steps = self.steps(function, table);
+        let before = steps.left;
+        let found = steps.find(|step| (step.start..step.end).contains(&address));
+        self.walked.set(self.walked.get().saturating_add(before - steps.left));
+        found.map(|step| step.value)
     }
 
     /// The functions at `address`, innermost (inlined) first.
@@ -278,7 +294,8 @@ impl<'e, 'a> GoTable<'e, 'a> {
         let Some(function) = self.containing(address) else { return Vec::new() };
         let mut lines = Vec::new();
         let mut at = address;
-        while lines.len() < GO_INLINE_DEPTH_MAX {
+        self.walked.set(0);
+        while lines.len() < GO_INLINE_DEPTH_MAX && self.walked.get() < GO_NAME_STEPS_MAX {
             let Some((name, parent)) = self.inlined_at(&function, at) else { break };
             lines.push(self.line(&function, at, name));
             at = parent;

@@ -118,3 +118,6 @@ pub trait ForeignFiles: Send + Sync {
     /// Never a neighbour's name.
     fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,11 +119,7 @@ fn symbol_table(state: &mut State, id: FileId, elf: &Elf<'_>) -> Arc<SymbolTable
     if let Some(table) = state.tables.get(&id) {
         return table;
     }
-    let table = SymbolTable::read(elf).unwrap_or_else(|error| {
-        tracing::debug!(%error, file = id.0, "no symbol table");
-        SymbolTable::default()
-    });
-    let table = Arc::new(table);
+    let table = Arc::new(SymbolTable::read(elf));
     state.tables.insert(id, Arc::clone(&table), table.weight().max(1));
     table
 }

@@ -5,6 +5,7 @@ use super::builder::{Builder, Origin};
 use super::rule::{Bytes, translate};
 use crate::elf::ForeignFileError;
 use crate::elf::source::{u32_at, u64_at};
+use crate::limits::UNWIND_WORK_BYTES_MAX;
 use agent_ebpf::{RuleKind, UnwindRule};
 use gimli::{
     BaseAddresses, CommonInformationEntry, FrameDescriptionEntry, LittleEndian, UnwindContext,
@@ -63,6 +64,8 @@ struct Compiler<'a, S: UnwindSection<Bytes<'a>>> {
     entries: HashMap<usize, CommonInformationEntry<Bytes<'a>>>,
     context: UnwindContext<usize>,
     damaged: usize,
+    /// Bytes of instructions run so far.
+    work_bytes: u64,
 }
 
 /// Length, format and the distinguishing word of one entry.
@@ -86,6 +89,7 @@ impl<'a, S: UnwindSection<Bytes<'a>>> Compiler<'a, S> {
             entries: HashMap::new(),
             context: UnwindContext::new(),
             damaged: 0,
+            work_bytes: 0,
         }
     }
 
@@ -139,6 +143,13 @@ impl<'a, S: UnwindSection<Bytes<'a>>> Compiler<'a, S> {
         builder: &mut Builder,
         fde: &FrameDescriptionEntry<Bytes<'a>>,
     ) -> Result<(), ForeignFileError> {
+        // Each function runs its CIE's instructions too: a huge CIE shared by many would take hours.
+        let bytes = (fde.entry_len() as u64).saturating_add(fde.cie().entry_len() as u64);
+        self.work_bytes = self.work_bytes.saturating_add(bytes);
+        if self.work_bytes > UNWIND_WORK_BYTES_MAX {
+            let max = UNWIND_WORK_BYTES_MAX;
+            return Err(ForeignFileError::Limit { what: "bytes of call frame instructions", max });
+        }
         let start = fde.initial_address();
         let range = start..start.saturating_add(fde.len());
         let Some(mut function) = builder.function(range, self.origin)? else {

@@ -96,16 +96,16 @@ fn shape(table: &GoTable<'_, '_>, function: &GoFunction) -> Shape {
         // Marked as a top frame, since Go's own walk does not cross signals; ours does.
         "runtime.sigtramp" | "runtime.cgoSigtramp" => return Shape::Plain,
         "runtime.sigreturn" | "runtime.sigreturn__sigaction" => return Shape::SignalReturn,
-        // Leaves the goroutine for good: what runs beyond has no caller.
-        "runtime.mcall" => return Shape::Switch { beyond: RuleKind::End },
+        // They leave the goroutine for good (it is gone on with by `gogo`): what runs beyond, the
+        // scheduler or a growing stack, has no caller on its own stack.
+        "runtime.mcall" | "runtime.morestack" => return Shape::Switch { beyond: RuleKind::End },
         name if name.starts_with("_rt0_amd64") => return Shape::Root,
         _ => {}
     }
     if function.flags & FLAG_TOP_FRAME != 0 {
         return Shape::Root;
     }
-    let switches =
-        ["runtime.systemstack", "runtime.asmcgocall", "runtime.morestack", "runtime.gogo"];
+    let switches = ["runtime.systemstack", "runtime.asmcgocall", "runtime.gogo"];
     if function.flags & FLAG_STACK_SWITCH != 0 || switches.contains(&name.as_str()) {
         return Shape::Switch { beyond: RuleKind::Unsupported };
     }
@@ -173,7 +173,7 @@ fn step_rules(
     match saved.and_then(|saved| saved.pointer_from).filter(|_| kind != RuleKind::End) {
         // The frame pointer stays on the old stack; the stack pointer may be on either.
         Some(from) if framed => {
-            let rule = UnwindRule::plain(RuleKind::FramePointer);
+            let rule = UnwindRule { addend: 1, ..UnwindRule::plain(RuleKind::FramePointer) };
             *by_rbp = inside(from).map(|at| (at, rule));
         }
         // Before the frame is made and after it is dropped the code is on the old stack.

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Builds `package` of `testdata/go` with `arguments`; nothing, and a word about it, without Go.
-pub(super) fn build(directory: &Path, package: &str, arguments: &[&str]) -> Option<PathBuf> {
+pub(crate) fn build(directory: &Path, package: &str, arguments: &[&str]) -> Option<PathBuf> {
     let output = directory.join(package);
     let status = Command::new("go")
         .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/go"))

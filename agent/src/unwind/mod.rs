@@ -5,10 +5,12 @@ mod builder;
 mod cfi;
 mod compile;
 mod go;
+mod measure;
 mod rule;
 
 pub(crate) use compile::unwind_rows;
 pub use compile::unwind_rows_from_bytes;
+pub use measure::RowFigures;
 
 use agent_ebpf::UnwindRule;
 
@@ -39,5 +41,9 @@ impl RowTable {
 
 #[cfg(test)]
 mod go_tests;
+#[cfg(test)]
+pub(crate) use go_tests::build as build_go;
+#[cfg(test)]
+mod live_tests;
 #[cfg(test)]
 mod tests;

@@ -46,8 +46,8 @@ pub(super) struct SymbolTable {
 }
 
 impl SymbolTable {
-    /// Reads both tables of a file. A damaged table counts as absent.
-    pub(super) fn read(elf: &Elf<'_>) -> Result<Self, ForeignFileError> {
+    /// Reads both tables of a file. One that is damaged or too large counts as absent.
+    pub(super) fn read(elf: &Elf<'_>) -> Self {
         let mut table = Self::default();
         let code = elf.sections.iter().filter(|section| section.is_code());
         table.code = code
@@ -57,10 +57,9 @@ impl SymbolTable {
         for kind in [elf::SHT_SYMTAB.0, elf::SHT_DYNSYM.0] {
             for section in elf.sections.iter().filter(|section| section.kind == kind) {
                 let before = table.symbols.len();
-                match table.read_section(elf, section) {
-                    Ok(()) => {}
-                    Err(error @ ForeignFileError::Limit { .. }) => return Err(error),
-                    Err(_) => table.symbols.truncate(before),
+                if let Err(error) = table.read_section(elf, section) {
+                    tracing::debug!(%error, "symbol table not used");
+                    table.symbols.truncate(before);
                 }
                 table.complete |= kind == elf::SHT_SYMTAB.0 && table.symbols.len() > before;
             }
@@ -74,7 +73,7 @@ impl SymbolTable {
             symbol.reach = reach;
         }
         table.symbols.shrink_to_fit();
-        Ok(table)
+        table
     }
 
     /// Bytes of memory.
