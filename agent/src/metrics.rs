@@ -2,13 +2,16 @@
 //! address. Not the account of a window, which travels with the window.
 
 use crate::aggregate::NamedWindow;
+use crate::engine::Control;
 use agent_ebpf::Outcome;
+use engine::EngineFigures;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
+mod engine;
 mod server;
 
 pub use server::{MetricsServer, ServeError};
@@ -66,12 +69,7 @@ pub struct Metrics {
     runs: Counter,
     runs_idle: Counter,
     program_ns: Counter,
-    /// Unwind rows loaded into BPF memory.
-    pub table_rows: Gauge,
-    /// Bytes of BPF memory that unwind tables take.
-    pub table_bytes: Gauge,
-    /// Bytes of all BPF maps.
-    pub map_bytes: Gauge,
+    engine: EngineFigures,
     resident_bytes: Gauge,
     cpu_ns: Gauge,
 }
@@ -98,6 +96,11 @@ impl Metrics {
         }
     }
 
+    /// Shows what this engine counts from now on.
+    pub fn watch(&self, control: Control) {
+        self.engine.watch(control);
+    }
+
     /// Reads what the kernel knows of this process.
     pub fn read_process(&self) {
         if let Some(bytes) = resident_bytes() {
@@ -113,19 +116,7 @@ impl Metrics {
         let mut root = Registry::with_prefix("vesta_agent");
         self.register_sampling(&mut root);
         self.register_export(&mut root);
-        root.register_with_unit(
-            "table",
-            "BPF memory of unwind tables",
-            Unit::Bytes,
-            self.table_bytes.clone(),
-        );
-        root.register("table_rows", "Unwind rows loaded", self.table_rows.clone());
-        root.register_with_unit(
-            "map",
-            "BPF memory of all maps",
-            Unit::Bytes,
-            self.map_bytes.clone(),
-        );
+        root.register_collector(Box::new(self.engine.clone()));
         root.register_with_unit(
             "resident",
             "Resident memory of the process",

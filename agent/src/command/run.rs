@@ -44,6 +44,7 @@ async fn run_until_told(options: &RunOptions) -> anyhow::Result<ExitCode> {
         sampling::start(&options.sampling, Scope::default(), Box::new(exporter), move || {
             drop(ended)
         })?;
+    metrics.watch(sampling.control.clone());
     tracing::info!(host = name, collector = options.collector, "starting");
     tokio::select! {
         _ = interrupt.recv() => tracing::info!("Ctrl-C: sending the last window"),

@@ -36,6 +36,8 @@ pub struct EngineCounts {
     pub filtered: u64,
     /// Samples received.
     pub received: u64,
+    /// Records that wait in the reader for earlier ones.
+    pub waiting: u64,
     /// Kernel memory of unwind tables and mappings, bytes.
     pub table_bytes: u64,
     /// Kernel memory of all other BPF maps, bytes.
@@ -119,6 +121,7 @@ impl Engine {
             tables: self.publisher.counts(),
             filtered: self.intake.filtered,
             received: self.intake.received,
+            waiting: u64::try_from(self.before.waiting).unwrap_or(u64::MAX),
             table_bytes: self.tables.bytes(),
             map_bytes: self.sampler.map_bytes(),
         }

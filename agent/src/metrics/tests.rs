@@ -42,6 +42,17 @@ fn the_process_is_looked_at() {
     assert!(value("vesta_agent_process_cpu_nanoseconds ") > 0);
 }
 
+#[test]
+fn the_engine_is_shown_once_there_is_one() {
+    let metrics = Metrics::default();
+    assert!(!text(&metrics).contains("vesta_agent_table_rows"));
+    metrics.watch(crate::engine::Control::default());
+    let text = text(&metrics);
+    for line in ["vesta_agent_table_rows 0", "vesta_agent_maps_read_total 0", "# EOF"] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
+}
+
 /// The first line of the answer and its body.
 async fn ask(address: std::net::SocketAddr, request: &str) -> (String, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
