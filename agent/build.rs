@@ -13,7 +13,14 @@ use std::process::Command;
 const BPF_LINKER: &str = "bpf-linker-0.10.3";
 const CURE: &str = "run `cargo xtask ebpf` once, or build without BPF: VESTA_BPF_OBJECT=none";
 
-fn main() -> Result<()> {
+fn main() {
+    // One line, and no dump of everything that the script printed.
+    if let Err(error) = run() {
+        println!("cargo::error={}", format!("{error:#}").replace('\n', " "));
+    }
+}
+
+fn run() -> Result<()> {
     println!("cargo:rerun-if-changed=build.rs");
     for name in ["VESTA_BPF_OBJECT", "XDG_CACHE_HOME", "PATH"] {
         println!("cargo:rerun-if-env-changed={name}");

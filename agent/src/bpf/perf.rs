@@ -225,3 +225,23 @@ impl Drop for LifecycleRing {
         debug_assert!(result.is_ok(), "munmap of a mapping of ours");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_read() {
+        let rows: [(&str, Option<&[u32]>); 6] = [
+            ("0", Some(&[0])),
+            ("0-3", Some(&[0, 1, 2, 3])),
+            ("0-1,6,8-9", Some(&[0, 1, 6, 8, 9])),
+            ("", None),
+            ("0-", None),
+            ("a", None),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(parse_cpu_list(text).as_deref(), expected, "{text:?}");
+        }
+    }
+}

@@ -7,7 +7,7 @@ use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
 use super::{BpfError, Form, Options, Record, Tables, decode, loader};
 use crate::address::Pid;
-use crate::clock::monotonic_now;
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
 use agent_ebpf::limits::{RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS};
 use agent_ebpf::{Counters, UserRegisters};
@@ -113,14 +113,23 @@ impl Sampler {
     ) -> Result<usize, BpfError> {
         self.wait(timeout)?;
         let before = monotonic_now();
-        let notes = self.drain(each);
-        Ok(notes + self.order.deliver(before, each))
+        let drained = self.drain(each);
+        // If samples are left in the ring, what was written up to the last one is all that is known.
+        let known = drained.last.filter(|_| drained.more).map_or(before, |last| last.min(before));
+        Ok(drained.notes + self.order.deliver(known, each))
     }
 
     /// Hands out everything that was written so far, without waiting.
     pub fn flush(&mut self, each: &mut impl FnMut(Record)) -> usize {
-        let notes = self.drain(each);
-        notes + self.order.flush(each)
+        let mut notes = 0;
+        // Bounded by the size of the ring: whoever flushes has stopped the clocks.
+        loop {
+            let drained = self.drain(each);
+            notes += drained.notes;
+            if !drained.more {
+                return notes + self.order.flush(each);
+            }
+        }
     }
 
     /// Samples `pid` too, where a filter was asked for.
@@ -158,6 +167,7 @@ impl Sampler {
             cpus,
             lifecycle_lost: self.lifecycle_lost,
             malformed: self.malformed,
+            cpus_not_sampled: self.cpus_not_sampled(),
             waiting: self.order.len(),
         })
     }
@@ -187,6 +197,12 @@ impl Sampler {
         self.build_ids
     }
 
+    /// CPUs that are online and have no clock: they were plugged in later. 0 if the kernel does not say.
+    fn cpus_not_sampled(&self) -> usize {
+        let online = online_cpus().unwrap_or_default();
+        online.iter().filter(|cpu| !self.clocks.iter().any(|clock| clock.cpu == **cpu)).count()
+    }
+
     fn wait(&self, timeout: Duration) -> Result<(), BpfError> {
         let timeout = rustix::time::Timespec::try_from(timeout).ok();
         let mut events = Vec::with_capacity(64);
@@ -202,19 +218,23 @@ impl Sampler {
 
     /// Takes everything out of the rings: samples first. An event that precedes a sample that was taken is
     /// then in the lifecycle rings already.
-    fn drain(&mut self, each: &mut impl FnMut(Record)) -> usize {
+    fn drain(&mut self, each: &mut impl FnMut(Record)) -> Drained {
         if let Some(log) = &mut self.program_log {
             log.flush();
         }
-        let mut notes = 0;
+        let mut drained = Drained { notes: 0, last: None, more: true };
         for _ in 0..POLL_RECORDS_MAX {
-            let Some(item) = self.records.next() else { break };
+            let Some(item) = self.records.next() else {
+                drained.more = false;
+                break;
+            };
             match decode::record(&item) {
                 Some(Record::Sample(sample)) => {
-                    self.order.push(sample.time, Record::Sample(sample))
+                    drained.last = Some(sample.time);
+                    self.order.push(sample.time, Record::Sample(sample));
                 }
                 Some(note) => {
-                    notes += 1;
+                    drained.notes += 1;
                     each(note);
                 }
                 None => self.malformed += 1,
@@ -234,8 +254,18 @@ impl Sampler {
                 Err(Malformed) => *malformed += 1,
             });
         }
-        notes
+        drained
     }
+}
+
+/// What one look into the rings brought.
+struct Drained {
+    /// Notes handed out.
+    notes: usize,
+    /// Time of the last sample.
+    last: Option<MonotonicNs>,
+    /// True if samples are left in the ring.
+    more: bool,
 }
 
 impl std::fmt::Debug for Sampler {

@@ -31,6 +31,8 @@ pub struct Statistics {
     pub lifecycle_lost: u64,
     /// Records that could not be decoded: a defect, or a kernel that writes them otherwise.
     pub malformed: u64,
+    /// CPUs that are online now and were not when the sampler was loaded: nothing is known of them.
+    pub cpus_not_sampled: usize,
     /// Records that wait in the reader for earlier ones.
     pub waiting: usize,
 }

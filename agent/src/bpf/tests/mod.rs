@@ -4,6 +4,7 @@ mod bytes;
 mod mappings;
 mod programs;
 mod records;
+mod refusals;
 mod run;
 mod target;
 mod walks;
