@@ -28,7 +28,7 @@ pub enum BpfError {
         bytes: u32,
     },
     /// The kernel refused the maps.
-    #[error("the kernel refused the BPF maps: {source}{}", advice(source_errno(.source)))]
+    #[error("the kernel refused the BPF maps: {}{}", chain(.source), advice(source_errno(.source)))]
     Object {
         /// What aya says.
         #[source]
@@ -85,7 +85,7 @@ pub enum BpfError {
         source: io::Error,
     },
     /// A map could not be read or written.
-    #[error("BPF map {map}: {source}")]
+    #[error("BPF map {map}: {}", chain(.source))]
     Map {
         /// Which.
         map: &'static str,
@@ -134,9 +134,18 @@ pub(super) fn source_errno(error: &(dyn std::error::Error + 'static)) -> Option<
     None
 }
 
+/// An error and its causes in one line: aya's own texts leave the system's out.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
+}
+
 fn advice(errno: Option<i32>) -> &'static str {
     match errno {
-        Some(libc::EPERM | libc::EACCES) => {
+        // EACCES is not here: it is also the verifier's answer to a program that it refuses.
+        Some(libc::EPERM) => {
             " (it needs root, or CAP_BPF and CAP_PERFMON; in a container also a seccomp profile \
              that allows bpf(2); a kernel locked down to `confidentiality` allows none of it)"
         }

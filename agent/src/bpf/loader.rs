@@ -37,6 +37,9 @@ pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfErro
             Err(error) => {
                 errno = source_errno(&error);
                 attempts.push((form, in_short(&error)));
+                if errno == Some(libc::EPERM) {
+                    break; // a right is missing, whatever the form
+                }
             }
         }
     }

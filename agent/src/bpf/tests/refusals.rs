@@ -18,6 +18,11 @@ fn options_out_of_range_are_refused_with_the_range() {
 
 #[test]
 fn missing_rights_are_named_with_their_cure() {
+    let denied_map = aya::maps::MapError::CreateError {
+        name: "NOTES".to_owned(),
+        io_error: std::io::Error::from_raw_os_error(libc::EPERM),
+    };
+    let denied_map = BpfError::Object { source: Box::new(aya::EbpfError::MapError(denied_map)) };
     let denied = std::io::Error::from_raw_os_error(libc::EACCES);
     let rows = [
         (BpfError::Perf { what: "the sampling clock", cpu: 3, source: denied }, "CAP_PERFMON"),
@@ -25,6 +30,7 @@ fn missing_rights_are_named_with_their_cure() {
             BpfError::Refused { errno: Some(libc::EPERM), attempts: vec![] },
             "it needs root, or CAP_BPF and CAP_PERFMON",
         ),
+        (denied_map, "`NOTES`: Operation not permitted (os error 1) (it needs root"),
         (BpfError::NotBuilt, "build it again"),
     ];
     for (error, expected) in rows {
