@@ -7,6 +7,8 @@ pub mod embedded;
 pub mod memory;
 #[cfg(test)]
 mod sample_data;
+#[cfg(test)]
+mod test_answers;
 
 use crate::limits;
 use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};

@@ -269,3 +269,6 @@ fn default_bytes_max(dir: &Path) -> Result<u64, StoreError> {
         .map_err(|error| StoreError::io("asking for the size of the disk of", dir, error.into()))?;
     Ok((disk.f_blocks.saturating_mul(disk.f_frsize) / 10).min(limits::DATA_BYTES_DEFAULT_MAX))
 }
+
+#[cfg(test)]
+mod tests;

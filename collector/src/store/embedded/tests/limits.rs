@@ -1,0 +1,141 @@
+//! The limit of the disk, late data, damage.
+
+use super::*;
+use crate::profile::ProfileId;
+use crate::store::embedded::memtable::HOUR_MS;
+
+/// A profile of `samples` samples, spread over an hour from `hour` hours after the start on.
+fn hour_of(hour: i64, samples: i64) -> WriteBatch {
+    let mut batch = one_profile("api", ProfileId::None, &[(&["main", "leaf"], 1)]);
+    let profile = &mut batch.profiles[0];
+    profile.time_ms += hour * HOUR_MS;
+    let first = profile.samples[0];
+    profile.samples = (0..samples)
+        .map(|at| {
+            let mut sample = first;
+            // Pseudo-random, so that it does not compress to nothing.
+            sample.time_ms = START_MS + hour * HOUR_MS + (at * 1_103_515_245 + 12_345) % HOUR_MS;
+            sample.value = 1 + (at * 69_069) % 1_000_003;
+            sample
+        })
+        .collect();
+    batch
+}
+
+async fn samples_of(store: &EmbeddedStore, hour: i64) -> u64 {
+    let mut selection = everything("cpu");
+    selection.range.from_ms = START_MS + hour * HOUR_MS;
+    selection.range.to_ms = selection.range.from_ms + HOUR_MS;
+    let merge = MergeQuery { selection, nodes_max: 10, keep_self_top: 0 };
+    store.merge(merge).await.unwrap().samples
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_limit_the_oldest_hour_goes() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { data_bytes_max: Some(400_000), ..options(dir.path()) };
+    let store = EmbeddedStore::open(options.clone()).unwrap();
+    for hour in 0..8 {
+        store.append(hour_of(hour, 20_000)).await.unwrap();
+        store.flush().await.unwrap();
+        assert_eq!(samples_of(&store, hour).await, 20_000, "the newest hour stays");
+    }
+    let stats = store.stats().await.unwrap();
+    assert!(stats.disk_bytes <= 400_000, "{stats:?}");
+    assert!(stats.hours_dropped > 0 && stats.segments > 1, "{stats:?}");
+    assert_eq!(samples_of(&store, 0).await, 0);
+    assert_eq!(stats.segments + stats.hours_dropped, 8);
+    drop(store);
+    let store = EmbeddedStore::open(options).unwrap();
+    assert_eq!(store.stats().await.unwrap().segments, stats.segments);
+    assert_eq!(samples_of(&store, 7).await, 20_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_that_nothing_fits_in_turns_appends_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { data_bytes_max: Some(100), ..options(dir.path()) };
+    let store = EmbeddedStore::open(options).unwrap();
+    store.append(hour_of(0, 100)).await.unwrap();
+    store.flush().await.unwrap();
+    assert!(matches!(store.append(hour_of(1, 100)).await, Err(StoreError::Busy(_))));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_data_makes_a_further_segment_of_its_hour() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for (hour, samples) in [(0, 10), (1, 10), (0, 5)] {
+        store.append(hour_of(hour, samples)).await.unwrap();
+        store.flush().await.unwrap();
+    }
+    assert_eq!(store.stats().await.unwrap().segments, 3);
+    assert_eq!((samples_of(&store, 0).await, samples_of(&store, 1).await), (15, 10));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_damaged_byte_of_a_segment_is_noticed_or_harmless() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let mut batch = hour_of(0, 300);
+    batch.profiles.extend(one_profile("db", ProfileId::None, &[(&["main"], 3)]).profiles);
+    store.append(batch).await.unwrap();
+    store.flush().await.unwrap();
+    let right = merged(&store).await.unwrap();
+    drop(store);
+    let segment = find(dir.path(), "seg");
+    let bytes = std::fs::read(&segment).unwrap();
+    for at in (0..bytes.len()).step_by(7) {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= 0x10;
+        std::fs::write(&segment, &wrong).unwrap();
+        let store = open(dir.path());
+        let answer = merged(&store).await.unwrap();
+        if answer.warnings.is_empty() {
+            assert_eq!(answer, right, "byte {at}");
+        } else {
+            assert!(answer.samples <= right.samples, "byte {at}");
+            assert!(answer.warnings[0].contains(".seg"), "{:?}", answer.warnings);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damaged_manifests_and_symbol_logs_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.append(hour_of(0, 10)).await.unwrap();
+    drop(store);
+    for file in [dir.path().join("MANIFEST"), find(dir.path(), "log")] {
+        let bytes = std::fs::read(&file).unwrap();
+        for at in (0..bytes.len()).step_by(5) {
+            let mut wrong = bytes.clone();
+            wrong[at] ^= 0x10;
+            std::fs::write(&file, &wrong).unwrap();
+            match EmbeddedStore::open(options(dir.path())) {
+                Err(StoreError::Damaged { path, .. }) => {
+                    assert_eq!(path, file.display().to_string());
+                }
+                result => panic!("byte {at} of {}: {result:?}", file.display()),
+            }
+        }
+        std::fs::write(&file, &bytes).unwrap();
+    }
+    assert_eq!(samples_of(&open(dir.path()), 0).await, 10);
+}
+
+/// The one file with this ending.
+fn find(dir: &Path, ending: &str) -> PathBuf {
+    let mut pending = vec![dir.to_owned()];
+    while let Some(folder) = pending.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                pending.push(path);
+            } else if path.extension().is_some_and(|found| found == ending) {
+                return path;
+            }
+        }
+    }
+    panic!("no file ends in {ending}")
+}
