@@ -67,9 +67,6 @@ pub const DECODING_WAIT_MS: u64 = 5_000;
 /// Milliseconds until a body must have arrived: 64 MiB in 60 s is 9 Mbit/s; slower is a stuck sender.
 pub const BODY_READ_MS_MAX: u64 = 60_000;
 
-/// Milliseconds until the store must have acknowledged.
-pub const APPEND_MS_MAX: u64 = 30_000;
-
 /// Largest window of a zstd stream, as a power of two bytes: 8 MiB is what level 19 uses and what
 /// RFC 8878 asks of every decoder.
 pub const ZSTD_WINDOW_LOG_MAX: u32 = 23;
@@ -91,6 +88,13 @@ pub const VALUE_DEPTH_MAX: usize = 8;
 
 /// Milliseconds that a time may lie ahead of this host's clock.
 pub const FUTURE_MS_MAX: i64 = 10 * 60 * 1_000;
+
+/// Bytes of the name of one figure in an agent's account of a window.
+pub const LEDGER_NAME_BYTES_MAX: usize = 64;
+
+/// Figures of agents' accounts (hosts x names) that metrics keep; 32 for each of 500 hosts. More are not
+/// kept, and counted.
+pub const LEDGER_FIGURES_MAX: usize = 16_384;
 
 /// Distinct reasons named in one partial success; the rest is counted.
 pub const REASONS_SHOWN_MAX: usize = 5;

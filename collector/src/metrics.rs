@@ -1,7 +1,8 @@
 //! What the collector counts about itself, as OpenMetrics text. Figures of the store are read when the
 //! text is asked for.
 
-use crate::ingest::otlp::Rejections;
+use crate::ingest::otlp::{Ledger, Rejections};
+use crate::limits::LEDGER_FIGURES_MAX;
 use crate::store::{Ack, StoreStats};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How a request came in.
@@ -58,6 +60,12 @@ struct RouteLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LedgerLabels {
+    host: String,
+    figure: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabel {
     route: &'static str,
 }
@@ -83,6 +91,9 @@ pub struct Metrics {
     pub(crate) old_layout: Counter,
     /// Attribute values that were cut because they were too long.
     pub(crate) truncated: Counter,
+    ledger: Family<LedgerLabels, Counter>,
+    ledger_figures: AtomicUsize,
+    ledger_unkept: Counter,
     connections: Family<PortLabels, Gauge>,
     connections_refused: Family<PortLabels, Counter>,
     http: Family<RouteLabels, Counter>,
@@ -143,6 +154,9 @@ impl Default for Metrics {
             rejected: Family::default(),
             old_layout: Counter::default(),
             truncated: Counter::default(),
+            ledger: Family::default(),
+            ledger_figures: AtomicUsize::new(0),
+            ledger_unkept: Counter::default(),
             connections: Family::default(),
             connections_refused: Family::default(),
             http: Family::default(),
@@ -180,6 +194,16 @@ impl Metrics {
             "Bytes of request bodies as received",
             Unit::Bytes,
             self.bytes.clone(),
+        );
+        registry.register(
+            "vesta_agent_ledger",
+            "What agents say became of their clock's ticks, by host",
+            self.ledger.clone(),
+        );
+        registry.register(
+            "vesta_agent_ledger_unkept",
+            "Figures of agents that were not kept because there are too many",
+            self.ledger_unkept.clone(),
         );
         registry.register("vesta_connections", "Open connections", self.connections.clone());
         registry.register(
@@ -222,6 +246,20 @@ impl Metrics {
     pub fn rejected(&self, rejections: &Rejections) {
         for (&reason, &profiles) in &rejections.by_reason {
             self.rejected.get_or_create(&ReasonLabels { reason }).inc_by(profiles);
+        }
+    }
+
+    /// Adds up what agents account for.
+    pub fn ledger(&self, ledger: &Ledger) {
+        for ((host, figure), &value) in ledger {
+            let labels = LedgerLabels { host: host.to_string(), figure: figure.to_string() };
+            if let Some(counter) = self.ledger.get(&labels) {
+                counter.inc_by(value);
+            } else if self.ledger_figures.fetch_add(1, Ordering::Relaxed) < LEDGER_FIGURES_MAX {
+                self.ledger.get_or_create(&labels).inc_by(value);
+            } else {
+                self.ledger_unkept.inc();
+            }
         }
     }
 

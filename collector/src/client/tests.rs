@@ -1,1 +1,102 @@
-//! Tests.
+//! Requests and texts of the commands, against a known answer of the API.
+
+use super::*;
+use crate::options::Cli;
+use clap::Parser as _;
+
+const GRAPH: &str = r#"{"type":"cpu","unit":"nanoseconds","total":60,"samples":6,"period_ns":10,
+ "coverage":{"hosts":1,"host_ms":1,"window_ms":1,"cores":1.0},"hidden":{"nodes":2,"total":10},
+ "strings":["","total","main","a;b","do_syscall\u001b[31m"],
+ "functions":{"name":[1,2,3,4],"file":[0,0,0,0],"line":[0,0,0,0],
+   "kind":["unknown","native","native","kernel"],"module":[0,0,0,0],"named":[1,1,1,1]},
+ "nodes":{"func":[0,1,2,3,2],"total":[60,50,20,20,10],"self":[0,20,0,20,10],
+   "depth":[0,1,2,3,1],"hidden":[0,10,0,0,0],"flags":[0,1,0,0,0]},"warnings":[]}"#;
+
+#[test]
+fn folded_stacks_run_from_root_to_leaf_and_count_samples() {
+    let folded = flame_graph::Graph::read(GRAPH.as_bytes()).unwrap().folded().unwrap();
+    let expected = "main 2\nmain;[hidden] 1\nmain;a:b;do_syscall\\u{1b}[31m_[k] 2\na:b 1\n";
+    assert_eq!(folded, expected);
+}
+
+#[test]
+fn text_leaves_out_what_is_small() {
+    let graph = flame_graph::Graph::read(GRAPH.as_bytes()).unwrap();
+    let expected = "60.00 ns in 6 samples\n 83.33%  33.33%  main\n 33.33%   0.00%   a;b\n 33.33%  33.33%    do_syscall\\u{1b}[31m [kernel]\n";
+    assert_eq!(graph.text(20.0).unwrap(), expected);
+}
+
+#[test]
+fn answers_that_break_the_rules_are_refused() {
+    let rows = [
+        ("\"depth\":[0,1,2,3,1]", "\"depth\":[0,1,3,3,1]"),
+        ("\"depth\":[0,1,2,3,1]", "\"depth\":[0,0,2,3,1]"),
+        ("\"func\":[0,1,2,3,2]", "\"func\":[0,1,2,9,2]"),
+        ("\"self\":[0,20,0,20,10]", "\"self\":[0,20,0,20]"),
+        ("\"name\":[1,2,3,4]", "\"name\":[1,2,3,99]"),
+    ];
+    for (from, to) in rows {
+        let graph = flame_graph::Graph::read(GRAPH.replace(from, to).as_bytes()).unwrap();
+        assert!(matches!(graph.folded(), Err(ClientError::Columns(_))), "{to}");
+    }
+    assert!(matches!(flame_graph::Graph::read(b"{}"), Err(ClientError::Answer(_))));
+}
+
+#[test]
+fn a_table_shows_functions() {
+    let answer = r#"{"unit":"nanoseconds","total":4000000000,"samples":40,
+      "coverage":{"hosts":2,"host_ms":1,"window_ms":1,"cores":1.5},
+      "rows":[{"name":"f","file":"","line":0,"kind":"native","module":"app","named":true,
+               "self":3000000000,"total":4000000000},
+              {"name":"g","file":"","line":0,"kind":"kernel","module":"","named":true,
+               "self":1500000,"total":1500000}]}"#;
+    let expected = "\
+cpu: 4.00 s in 40 samples, 1.500 cores on 2 hosts
+        self  self %        total total %  function
+      3.00 s  75.00%       4.00 s 100.00%  f [app]
+     1.50 ms   0.04%      1.50 ms   0.04%  g [kernel]
+";
+    assert_eq!(top::table(answer.as_bytes(), "cpu").unwrap(), expected);
+}
+
+#[test]
+fn options_become_one_selector() {
+    let rows: &[(&[&str], &str)] = &[
+        (&[], ""),
+        (&["--service", "a\"b\\"], r#"{service="a\"b\\"}"#),
+        (&["--service", "a", "--host", "h"], r#"{service="a",host="h"}"#),
+        (&["--filter", " {pod=\"p\"} "], r#"{pod="p"}"#),
+        (&["--filter", "pod=\"p\"", "--host", "h"], r#"{host="h",pod="p"}"#),
+        (&["--filter", "{}"], ""),
+    ];
+    for (arguments, expected) in rows {
+        let line = ["vesta", "top"].iter().chain(*arguments);
+        let crate::options::Command::Top(args) = Cli::parse_from(line).command else {
+            panic!("not top")
+        };
+        let selector = selector(&args.query);
+        assert_eq!(selector, *expected);
+        assert!(crate::api::selector::parse(&selector).is_ok(), "{selector}");
+    }
+}
+
+#[test]
+fn urls_are_encoded() {
+    let query = [("filter", "{service=\"ü&x\"}")];
+    let url = url("http://localhost:4040/", "a/b", "functions", &query).unwrap();
+    let expected = "http://localhost:4040/api/v1/projects/a%2Fb/functions?filter=%7Bservice%3D%22%C3%BC%26x%22%7D";
+    assert_eq!(url.to_string(), expected);
+    for wrong in ["localhost:4040", "https://x", "ftp://x", "http://a b"] {
+        assert!(matches!(super::url(wrong, "p", "x", &[]), Err(ClientError::Url(_))), "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_is_not_there_is_named() {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let url = url(&format!("http://{free}"), "default", "functions", &[]).unwrap();
+    let error = fetch(url).await.unwrap_err();
+    assert!(!error.is_usage());
+    let text = error.to_string();
+    assert!(text.contains("Connection refused") && text.contains("vesta serve"), "{text}");
+}

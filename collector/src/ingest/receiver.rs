@@ -187,16 +187,15 @@ impl Receiver {
     }
 
     async fn append(&self, received: otlp::Received) -> Result<Rejections, Refused> {
-        let otlp::Received { batch, rejections, old_layout, truncated } = received;
+        let otlp::Received { batch, rejections, old_layout, truncated, ledger } = received;
         let samples: usize = batch.profiles.iter().map(|profile| profile.samples.len()).sum();
         if !batch.profiles.is_empty() {
-            let time = Duration::from_millis(limits::APPEND_MS_MAX);
-            let ack = match timeout(time, self.store.append(batch)).await {
-                Ok(Ok(ack)) => ack,
-                Ok(Err(error)) => return Err(error.into()),
-                Err(_) => return Err(Refused::Failed("no acknowledgement in time".to_owned())),
-            };
+            // No limit on the time: to give up would mean to answer 503 for what may be stored after all.
+            let ack = self.store.append(batch).await?;
             self.metrics.stored(ack, samples);
+            if ack.duplicates == 0 {
+                self.metrics.ledger(&ledger);
+            }
         }
         self.metrics.old_layout.inc_by(old_layout);
         self.metrics.truncated.inc_by(truncated);
@@ -253,3 +252,6 @@ impl From<StoreError> for Refused {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

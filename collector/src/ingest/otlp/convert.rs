@@ -5,9 +5,10 @@ use super::dictionary::{Copies, Dictionary};
 use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
 use super::units::{self, Stored};
-use super::{AGENT_SCOPE, Received, Reception, Rejections};
+use super::{AGENT_SCOPE, Ledger, Received, Reception, Rejections};
 use crate::limits::{
-    LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
+    LABEL_BYTES_MAX, LEDGER_NAME_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX,
+    SAMPLE_ATTRIBUTES_MAX,
 };
 use crate::profile::{
     Attribute, AttributeValue, ProfileDef, ProfileId, SampleDef, SeriesLabels, ValueType,
@@ -44,6 +45,7 @@ pub(super) fn convert(
         batch: empty_batch(reception),
         observations: 0,
         sets: HashMap::new(),
+        ledger: Ledger::new(),
     };
     let is_mixed = |position| mixed_profiles.binary_search_by_key(&position, |(at, _)| *at).is_ok();
     let mut rejections = Rejections::default();
@@ -72,7 +74,8 @@ pub(super) fn convert(
         }
     }
     let truncated = dictionary.strings().truncated.get();
-    Received { batch: converter.batch, rejections, old_layout: 0, truncated }
+    let Converter { batch, ledger, .. } = converter;
+    Received { batch, rejections, old_layout: 0, truncated, ledger }
 }
 
 fn empty_batch(reception: &Reception) -> WriteBatch {
@@ -127,6 +130,7 @@ struct Converter<'a> {
     batch: WriteBatch,
     observations: usize,
     sets: HashMap<Vec<Attribute>, u32>,
+    ledger: Ledger,
 }
 
 /// What the check of a profile found out for its conversion.
@@ -166,6 +170,9 @@ impl<'a> Converter<'a> {
             observe(sample, &checked, |time_ms, value| {
                 samples.push(SampleDef { stack, attributes, time_ms, value });
             });
+        }
+        if scope.is_agent {
+            self.account(&labels.host, &profile.attribute_indices);
         }
         let id = profile_id(profile, scope.is_agent, &labels, &checked.stored.sample_type);
         self.batch.profiles.push(ProfileDef {
@@ -258,6 +265,26 @@ impl<'a> Converter<'a> {
         let is_kernel = !stacks.is_empty()
             && stacks.iter().all(|&stack| self.dictionary.is_kernel_stack(stack));
         Arc::from(if is_kernel { "kernel" } else { "unknown_service" })
+    }
+
+    /// Adds the agent's account of a window to those of its host.
+    fn account(&mut self, host: &Arc<str>, indices: &[i32]) {
+        for attribute in indices.iter().filter_map(|&index| self.dictionary.attribute(index)) {
+            let name = attribute.key.strip_prefix(LEDGER_PREFIX);
+            let is_plain = |name: &&str| {
+                name.len() <= LEDGER_NAME_BYTES_MAX
+                    && name
+                        .bytes()
+                        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+            };
+            if let (Some(name), AttributeValue::Int(value)) =
+                (name.filter(is_plain), &attribute.value)
+            {
+                let value = u64::try_from(*value).unwrap_or_default();
+                let sum = self.ledger.entry((Arc::clone(host), Arc::from(name))).or_default();
+                *sum = sum.saturating_add(value);
+            }
+        }
     }
 
     /// Attributes of the sample win over those of its profile, and these over those of its resource.

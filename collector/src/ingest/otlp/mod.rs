@@ -23,6 +23,7 @@ use prost::Message as _;
 use proto::opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use wire::WireError;
 
 /// The scope name by which Vesta's own agent is known.
@@ -108,7 +109,12 @@ pub struct Received {
     pub old_layout: u64,
     /// Attribute values that were cut because they were too long.
     pub truncated: u64,
+    /// What Vesta's agents say became of their samples.
+    pub ledger: Ledger,
 }
+
+/// Accounts of windows (`vesta.ledger.<name>` of a profile): sums by host and name.
+pub type Ledger = BTreeMap<(Arc<str>, Arc<str>), u64>;
 
 /// Reads a request.
 ///

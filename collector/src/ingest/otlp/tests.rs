@@ -8,7 +8,6 @@ use proto::opentelemetry_proto::tonic::common::v1::{
     AnyValue, ArrayValue, KeyValue, any_value::Value,
 };
 use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
-use std::sync::Arc;
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -431,6 +430,33 @@ proptest! {
             prop_assert_eq!(received.batch.check(), Ok(()));
         }
     }
+}
+
+#[test]
+fn the_account_of_a_window_is_summed_by_host_and_is_no_attribute_of_samples() {
+    let mut request = request();
+    let tables = tables(&mut request);
+    let lost = i32::try_from(tables.string_table.len()).unwrap();
+    let names = ["vesta.ledger.lost_in_ring", "vesta.ledger.outcome.no_table", "vesta.ledger.<x>"];
+    tables.string_table.extend(names.map(str::to_owned));
+    for (name, value) in [(0, 7), (1, 3), (2, 1), (1, -5)] {
+        tables.attribute_table.push(otlp::KeyValueAndUnit {
+            key_strindex: lost + name,
+            value: Some(AnyValue { value: Some(Value::IntValue(value)) }),
+            unit_strindex: 0,
+        });
+    }
+    let scope_profiles = &mut request.resource_profiles[0].scope_profiles[0];
+    scope_profiles.scope.as_mut().unwrap().name = AGENT_SCOPE.to_owned();
+    scope_profiles.profiles[0].attribute_indices = vec![4, 5, 6, 7];
+    let again = scope_profiles.profiles[0].clone();
+    scope_profiles.profiles.push(again);
+    let received = received(&request);
+    let ledger: Vec<_> =
+        received.ledger.iter().map(|((host, name), &sum)| (&**host, &**name, sum)).collect();
+    assert_eq!(ledger, [("h1", "lost_in_ring", 14), ("h1", "outcome.no_table", 6)]);
+    let mut keys = received.batch.attribute_sets.iter().flatten().map(|attribute| &*attribute.key);
+    assert!(keys.all(|key| !key.starts_with("vesta.")));
 }
 
 /// What a foreign file should give: its line in `truth.jsonl`.
