@@ -92,7 +92,12 @@ fn flat(profile: &Profile, value: usize) -> BTreeMap<String, i64> {
         let leaf = location(leaf);
         let name = match leaf.line.first() {
             Some(line) => string(function(line.function_id).name),
-            None => format!("{:x}", leaf.address),
+            // What pprof calls a location without a name.
+            None => {
+                let mapping = profile.mapping.iter().find(|it| it.id == leaf.mapping_id);
+                let path = string(mapping.expect("a mapping").filename);
+                format!("[{}]", path.rsplit('/').next().unwrap_or_default())
+            }
         };
         *flat.entry(name).or_insert(0) += sample.value[value];
     }

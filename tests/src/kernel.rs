@@ -2,8 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
+
 /// bpf(2), include/uapi/linux/bpf.h.
 const BPF_PROG_GET_NEXT_ID: libc::c_int = 11;
+const BPF_MAP_GET_NEXT_ID: libc::c_int = 12;
+const BPF_MAP_GET_FD_BY_ID: libc::c_int = 14;
 
 /// The part of `union bpf_attr` that walks over ids.
 #[repr(C)]
@@ -17,20 +21,41 @@ struct NextId {
 /// Ids of every BPF program that is loaded on this host.
 #[must_use]
 pub fn bpf_programs() -> BTreeSet<u32> {
+    ids(BPF_PROG_GET_NEXT_ID)
+}
+
+/// Ids of every BPF map on this host.
+#[must_use]
+pub fn bpf_maps() -> BTreeSet<u32> {
+    ids(BPF_MAP_GET_NEXT_ID)
+}
+
+/// Kernel memory that a BPF map takes; `None` if it is gone.
+#[must_use]
+pub fn bpf_map_bytes(id: u32) -> Option<u64> {
+    let mut attributes = NextId { start_id: id, ..NextId::default() };
+    let result = bpf(BPF_MAP_GET_FD_BY_ID, &mut attributes);
+    let descriptor = i32::try_from(result).ok().filter(|&descriptor| descriptor >= 0)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let info = format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd());
+    let info = std::fs::read_to_string(info).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("memlock:"))?.trim().parse().ok()
+}
+
+fn ids(command: libc::c_int) -> BTreeSet<u32> {
     let mut ids = BTreeSet::new();
     let mut attributes = NextId::default();
-    let size = size_of::<NextId>();
-    loop {
-        // SAFETY: the kernel reads and writes `size` bytes of `attributes`, which lives across the call.
-        let result = unsafe {
-            libc::syscall(libc::SYS_bpf, BPF_PROG_GET_NEXT_ID, &raw mut attributes, size)
-        };
-        // ENOENT ends the walk; ids only grow, so it ends.
-        if result != 0 || !ids.insert(attributes.next_id) {
-            return ids;
-        }
+    // ENOENT ends the walk; ids only grow, so it ends.
+    while bpf(command, &mut attributes) == 0 && ids.insert(attributes.next_id) {
         attributes.start_id = attributes.next_id;
     }
+    ids
+}
+
+fn bpf(command: libc::c_int, attributes: &mut NextId) -> libc::c_long {
+    // SAFETY: the kernel reads and writes as many bytes of `attributes` as it is told, and it outlives the call.
+    unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut *attributes, size_of::<NextId>()) }
 }
 
 /// Ids of the BPF programs that a process holds open.

@@ -14,6 +14,7 @@
 pub mod agent;
 pub mod binary;
 pub mod collector;
+pub mod host_window;
 pub mod http;
 pub mod kernel;
 pub mod need;

@@ -151,12 +151,41 @@ fn text(key: &str, value: &str) -> KeyValue {
 /// # Panics
 /// If nobody listens.
 pub fn send_bytes(address: SocketAddr, body: &[u8]) -> Result<i64, tonic::Status> {
+    send_bytes_on(&mut connect_bytes(address), body)
+}
+
+/// A connection for [`send_bytes_on`].
+#[derive(Debug)]
+pub struct BytesSender {
+    runtime: tokio::runtime::Runtime,
+    grpc: tonic::client::Grpc<tonic::transport::Channel>,
+}
+
+/// Connects.
+///
+/// # Panics
+/// If nobody listens.
+#[must_use]
+pub fn connect_bytes(address: SocketAddr) -> BytesSender {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
+    let channel = runtime.block_on(endpoint.expect("an address").connect());
+    let grpc = tonic::client::Grpc::new(channel.expect("the collector listens"));
+    BytesSender { runtime, grpc: grpc.max_encoding_message_size(128 << 20) }
+}
+
+/// Sends one request of bytes; `Ok` holds the number of rejected profiles.
+///
+/// # Errors
+/// What the receiver answers.
+///
+/// # Panics
+/// If the connection is gone.
+pub fn send_bytes_on(sender: &mut BytesSender, body: &[u8]) -> Result<i64, tonic::Status> {
+    let BytesSender { runtime, grpc } = sender;
     let body = body.to_vec();
-    runtime.expect("a runtime").block_on(async move {
-        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"));
-        let channel = endpoint.expect("an address").connect().await.expect("the collector listens");
-        let mut grpc = tonic::client::Grpc::new(channel).max_encoding_message_size(128 << 20);
+    runtime.block_on(async move {
         grpc.ready().await.expect("a channel");
         let path = "/opentelemetry.proto.collector.profiles.v1development.ProfilesService/Export";
         let path = tonic::codegen::http::uri::PathAndQuery::from_static(path);

@@ -108,3 +108,18 @@ fn dist(page: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     files.sort_unstable();
     Ok(files)
 }
+
+/// Builds everything optimised and runs the measurements; the figures are theirs.
+pub(crate) fn bench(arguments: &[String]) -> Result<()> {
+    let folder = programs(true)?;
+    let status = Command::new(folder.join("bench"))
+        .args(arguments)
+        .env("VESTA_PROGRAMS", &folder)
+        .current_dir(root())
+        .status()
+        .context("start bench")?;
+    if !status.success() {
+        bail!("bench ended with {status}");
+    }
+    Ok(())
+}

@@ -84,6 +84,21 @@ VESTA_CORPUS names a folder with foreign profiles; ../shared/corpus is found by 
   cargo xtask codegen
   cargo xtask codegen --check      fail if a generated file is stale")]
     Codegen(CheckArgs),
+    /// Measure what Vesta costs on this host, built with `--release`.
+    #[command(after_help = "Examples:
+  cargo xtask bench agent
+  cargo xtask bench agent --beside PROFILER --json
+  cargo xtask bench collector
+  cargo xtask bench agent --help")]
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+struct BenchArgs {
+    /// `agent` or `collector`, and their options.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -128,5 +143,6 @@ fn perform(task: Task) -> Result<()> {
         Task::Lint => lint::lint(),
         Task::Tidy => tidy::tidy(),
         Task::Codegen(args) => codegen::codegen(args.check),
+        Task::Bench(args) => build::bench(&args.arguments),
     }
 }

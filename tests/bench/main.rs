@@ -1,0 +1,75 @@
+//! What Vesta costs, measured on this host: `cargo xtask bench` calls it. Not a test: it prints figures and
+//! judges none.
+#![expect(clippy::panic, reason = "a measurement that cannot be made fails by panicking")]
+
+mod agent;
+mod collector;
+mod figures;
+mod observer;
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Measures what Vesta costs on this host.
+#[derive(Debug, Parser)]
+#[command(
+    bin_name = "cargo xtask bench",
+    after_help = "\
+Examples:
+  cargo xtask bench agent
+  cargo xtask bench agent --frequency 97 --seconds 60 --json
+  cargo xtask bench agent --beside /opt/profiler/ebpf-profiler
+  cargo xtask bench collector --seconds 20"
+)]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// CPU with BPF time, memory with maps, time per frame, unwind rows per second (needs root).
+    Agent(AgentArgs),
+    /// Durable samples per second over OTLP/gRPC, latency of merges, bytes per sample.
+    Collector(CollectorArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+struct AgentArgs {
+    /// Length of the measured part; ten seconds before it warm up.
+    #[arg(long, default_value_t = 30)]
+    seconds: u64,
+    /// Samples per second and CPU.
+    #[arg(long, default_value_t = 19)]
+    frequency: u32,
+    /// One JSON object a line: `{"figure","value","unit"}`, and `peer` and `ratio` beside another.
+    #[arg(long)]
+    json: bool,
+    /// Measure this executable of another OTLP agent in the same way, under the same load.
+    #[arg(long, value_name = "PROFILER")]
+    beside: Option<PathBuf>,
+    /// How the other agent is called; {address} and {hz} are filled in
+    /// [default: as the OpenTelemetry eBPF profiler wants it].
+    #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
+    beside_argument: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+struct CollectorArgs {
+    /// How long samples are sent.
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+    /// Connections that send at once.
+    #[arg(long, default_value_t = 4)]
+    senders: usize,
+    /// One JSON object a line: `{"figure","value","unit"}`.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() {
+    match Cli::parse().what {
+        What::Agent(args) => agent::measure(&args),
+        What::Collector(args) => collector::measure(args),
+    }
+}
