@@ -58,6 +58,16 @@ pub struct Root {
     pub address: u64,
 }
 
+impl Truth {
+    /// Samples that a clock of this frequency takes in the chains.
+    #[must_use]
+    pub fn samples_at(&self, frequency_hz: u32) -> f64 {
+        let Chains { a, b, c } = self.chains;
+        let cpu_us = u32::try_from((a + b + c) / 1000).expect("a short run");
+        f64::from(cpu_us) / 1e6 * f64::from(frequency_hz)
+    }
+}
+
 impl Chains {
     /// The shares of `a`, `b` and `c`.
     #[must_use]
@@ -147,6 +157,14 @@ pub fn start_split(program: &Path, seconds: u64, seed: u64) -> Running {
 /// # Panics
 /// If it does not end within a minute, or prints something else.
 pub fn truth(split: Running) -> Truth {
-    let text = split.finish(std::time::Duration::from_secs(60));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    parse_truth(&split.finish(std::time::Duration::from_secs(60)))
+}
+
+/// The truth in what a `split` printed.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn parse_truth(text: &str) -> Truth {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }

@@ -173,6 +173,9 @@ fn runners(stage: &str, filter: Option<&str>) -> Result<Vec<Command>> {
             Ok(vec![npm])
         }
         module => {
+            if module == "browser" {
+                setup::npm_packages(&root().join("collector/ui"))?;
+            }
             // One by one: each of them measures, on two cores.
             let mut e2e = cargo_with_bpf()?;
             e2e.args(["test", "--quiet"]).args(PACKAGES).args(["--test", "e2e"]);
