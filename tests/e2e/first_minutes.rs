@@ -38,7 +38,7 @@ fn local_with_ports_taken_then_again_on_the_same_data() {
     let programs = kernel::bpf_programs_of(agent);
     local.wait_for(" sampling", Duration::from_secs(60));
     // Shorter than a window: what is stored of it comes with the flush at the end.
-    let expected = truth(start_split(&program, 3, seed())).samples_at(97);
+    let truth = truth(start_split(&program, 3, seed()));
     local.signal(rustix::process::Signal::INT);
     let status = local.wait(Duration::from_secs(20));
     assert!(status.success(), "Ctrl-C is no failure: {status}: {}", local.stderr());
@@ -49,9 +49,12 @@ fn local_with_ports_taken_then_again_on_the_same_data() {
     assert!(!Path::new(&format!("/proc/{agent}")).exists(), "the agent is gone");
     let (local, address) = start_local(folder.path());
     let samples = samples_of(address, "{service=\"split-c\"}");
-    need::figure(&format!("{samples} of {expected:.0} samples after the second start"));
-    let samples = f64::from(u32::try_from(samples).expect("a short run"));
-    assert!(samples >= 0.95 * expected, "the last window was kept: {samples} of {expected:.0}");
+    need::figure(&format!(
+        "{samples} samples of {:.2} s after the second start",
+        truth.cpu_seconds()
+    ));
+    let samples = usize::try_from(samples).expect("64 bits");
+    truth.count_is(samples, 97, 3).expect("the last window was kept");
     drop(local);
 }
 

@@ -32,7 +32,7 @@ fn check(form: &str) {
         Agent::start(&sink.url(), &AgentOptions { arguments, ..AgentOptions::at(FREQUENCY_HZ) });
     let split = start_split(&program, 4, seed());
     let pid = split.pid();
-    let expected = truth(split).samples_at(FREQUENCY_HZ);
+    let truth = truth(split);
     agent.stop();
     let samples: Vec<Observation> =
         observations(&sink.requests()).into_iter().filter(|sample| sample.pid == pid).collect();
@@ -48,8 +48,7 @@ fn check(form: &str) {
         "{form}: {} samples, {whole} whole, {in_chain} in a chain",
         samples.len()
     ));
-    let count = as_f64(samples.len());
-    assert!(count >= 0.97 * expected, "{count} of {expected:.0} samples of the clock");
+    truth.count_is(samples.len(), FREQUENCY_HZ, 4).expect("complete");
     assert!(as_f64(whole) >= 0.99 * as_f64(samples.len()), "{whole} of {} whole", samples.len());
     assert!(as_f64(in_chain) >= 0.97 * as_f64(samples.len()), "{in_chain} of {}", samples.len());
     // Long enough that the next form does not meet this one's programs.

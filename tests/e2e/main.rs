@@ -19,5 +19,6 @@ mod durability;
 mod malformed;
 
 mod browser;
+mod client;
 mod first_minutes;
 mod two_hosts;

@@ -8,24 +8,21 @@ use std::time::Duration;
 use tests::agent::AgentOptions;
 use tests::observation::{Observation, observations};
 use tests::profiles::now_ns;
-use tests::statistics::{as_f64, share_is};
-use tests::workload::{Language, Truth, start_split, truth};
+use tests::statistics::{as_f64, count_is, share_is};
+use tests::workload::{Language, Truth, seconds, start_split, truth};
 use tests::{Agent, Sink, need, seed};
 
 /// A prime, so that it walks in step with nothing.
 const FREQUENCY_HZ: u32 = 997;
 
 /// How long the program runs: 7 s of samples after the first, about 7,000 of them.
-const SECONDS: u64 = 8;
+const SECONDS: u32 = 8;
 
 /// Share of stacks that must reach the thread's first frame, and of leaves under their true caller.
 const COMPLETE_SHARE_MIN: f64 = 0.995;
 
 /// Mean depths of two unwinders may differ by so much.
 const DEPTH_SHARE_MAX: f64 = 0.02;
-
-/// Samples that arrived of those that the clock must have taken.
-const COUNT_SHARES: std::ops::RangeInclusive<f64> = 0.98..=1.02;
 
 #[test]
 fn c() {
@@ -109,10 +106,10 @@ fn run(
     let sink = Sink::start();
     let agent = Agent::start(&sink.url(), &AgentOptions::at(FREQUENCY_HZ));
     let start_ns = now_ns();
-    let split = start_split(program, SECONDS, seed());
+    let split = start_split(program, SECONDS.into(), seed());
     let pid = split.pid();
-    let other =
-        perf.map(|perf| perf::Recording::start(perf, pid, Duration::from_secs(SECONDS - 3)));
+    let other = perf
+        .map(|perf| perf::Recording::start(perf, pid, Duration::from_secs((SECONDS - 3).into())));
     let truth = truth(split);
     let other = other.map(perf::Recording::finish);
     agent.stop();
@@ -143,14 +140,13 @@ fn run(
 
 /// All that the clock took after the first second arrived.
 fn count(samples: &[Observation], truth: &Truth) -> Result<(), String> {
-    let late_us = u32::try_from(truth.late_ns / 1000).expect("a short run");
-    let expected = f64::from(late_us) / 1e6 * f64::from(FREQUENCY_HZ);
-    let share = as_f64(samples.len()) / expected;
-    need::figure(&format!("{:.4} of the clock's samples arrived", share));
-    if COUNT_SHARES.contains(&share) {
-        return Ok(());
-    }
-    Err(format!("{} samples, {expected:.0} by the program's clock: {share:.4}", samples.len()))
+    let late = seconds(truth.late_ns);
+    let expected = late * f64::from(FREQUENCY_HZ);
+    need::figure(&format!(
+        "{:.4} of the clock's samples arrived",
+        as_f64(samples.len()) / expected
+    ));
+    count_is(samples.len(), expected, late / f64::from(SECONDS - 1))
 }
 
 /// Each chain has its share.

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::time::Duration;
 use tests::agent::AgentOptions;
 use tests::observation::observations;
-use tests::statistics::as_f64;
 use tests::workload::{Language, start_split, truth};
 use tests::{Agent, Sink, need, seed};
 
@@ -24,7 +23,8 @@ fn python_protobufs_read_the_same() {
     let sink = Sink::start();
     let agent = Agent::start(&sink.url(), &AgentOptions::at(97));
     let split = start_split(&program, 3, seed());
-    let expected = truth(split).samples_at(97);
+    let pid = split.pid();
+    let truth = truth(split);
     // One whole window, and the rest at the end.
     tests::eventually("a request arrives", Duration::from_secs(20), || {
         if sink.requests().is_empty() { Err("none yet".to_owned()) } else { Ok(()) }
@@ -44,7 +44,8 @@ fn python_protobufs_read_the_same() {
         *pids.entry(sample.pid.to_string()).or_insert(0_u64) += 1;
     }
     need::figure(&format!("{} observations, {} leaf functions", own.len(), leaves.len()));
-    assert!(as_f64(own.len()) >= 0.95 * expected, "{} of {expected:.0} samples", own.len());
+    let of_split = own.iter().filter(|sample| sample.pid == pid).count();
+    truth.count_is(of_split, 97, 3).expect("complete");
     assert_eq!(theirs["observations"], own.len());
     assert_eq!(theirs["leaves"], serde_json::json!(leaves));
     assert_eq!(theirs["pids"], serde_json::json!(pids));

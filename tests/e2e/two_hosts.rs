@@ -23,7 +23,7 @@ fn both_are_there() {
         )
     };
     let (first, second) = (start("first"), start("second"));
-    let expected = truth(start_split(&program, 3, seed())).samples_at(FREQUENCY_HZ);
+    let truth = truth(start_split(&program, 3, seed()));
     first.stop();
     second.stop();
     let range = [("from", "now-10m"), ("to", "now+1m")];
@@ -42,8 +42,8 @@ fn both_are_there() {
     let of_both = samples(&format!("{{{service}}}"));
     need::figure(&format!("{of_first} and {of_second} samples of one workload"));
     for samples in [of_first, of_second] {
-        let samples = f64::from(u32::try_from(samples).expect("a short run"));
-        assert!(samples >= 0.95 * expected, "{samples} of {expected:.0} samples of the clock");
+        let samples = usize::try_from(samples).expect("64 bits");
+        truth.count_is(samples, FREQUENCY_HZ, 3).expect("complete");
     }
     assert_eq!(of_first + of_second, of_both);
     let graph = collector.api("flamegraph", &range);

@@ -4,6 +4,7 @@
 use crate::binary::{repository, scratch};
 use crate::need;
 use crate::process::Running;
+use crate::statistics::count_is;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -59,13 +60,35 @@ pub struct Root {
 }
 
 impl Truth {
-    /// Samples that a clock of this frequency takes in the chains.
+    /// Seconds of CPU time in the chains.
     #[must_use]
-    pub fn samples_at(&self, frequency_hz: u32) -> f64 {
+    pub fn cpu_seconds(&self) -> f64 {
         let Chains { a, b, c } = self.chains;
-        let cpu_us = u32::try_from((a + b + c) / 1000).expect("a short run");
-        f64::from(cpu_us) / 1e6 * f64::from(frequency_hz)
+        seconds(a + b + c)
     }
+
+    /// Checks a count of samples in the chains against a clock of this frequency, over a run of so many seconds.
+    ///
+    /// # Errors
+    /// If it cannot be chance.
+    pub fn count_is(
+        &self,
+        samples: usize,
+        frequency_hz: u32,
+        run_seconds: u32,
+    ) -> Result<(), String> {
+        let cpu = self.cpu_seconds();
+        count_is(samples, cpu * f64::from(frequency_hz), cpu / f64::from(run_seconds))
+    }
+}
+
+/// Nanoseconds of a short run as seconds.
+///
+/// # Panics
+/// If the run was longer than an hour.
+#[must_use]
+pub fn seconds(ns: u64) -> f64 {
+    f64::from(u32::try_from(ns / 1000).expect("less than an hour")) / 1e6
 }
 
 impl Chains {

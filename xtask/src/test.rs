@@ -221,7 +221,7 @@ impl Tools {
                 || setup::program("perf", "linux-perf", "the comparison of depths"),
                 &["on_cpu"],
             ),
-            ("VESTA_PYTHON", setup::python, &["record"]),
+            ("VESTA_PYTHON", setup::python, &["otlp_bytes"]),
             (
                 "VESTA_CHROMIUM",
                 || setup::program("chromium", "chromium", "the browser test"),

