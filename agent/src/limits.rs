@@ -210,6 +210,11 @@ pub const PAGED_BYTES: u64 = 16 << 10;
 /// Such pages in memory, for one file: 8 MiB.
 pub const PAGED_PAGES_MAX: usize = 512;
 
+/// Operations of one call frame expression that are looked at; the longest that is understood has nine.
+pub const UNWIND_OPERATIONS_MAX: usize = 12;
+/// Bytes of a Go function that are searched for the switch to another stack. The functions that have
+/// one take up to 330.
+pub const GO_SWITCH_BYTES_MAX: u64 = 1024;
 /// Go functions of one file. The largest programs known have 0.4 million.
 pub const GO_FUNCTIONS_MAX: u64 = 4 << 20;
 /// Steps of one table of one Go function (stack depth, lines): generated code has tens of thousands.
@@ -247,7 +252,7 @@ pub const SYMBOL_WALK_MAX: usize = 4096;
 /// A symbol without size names at most this many bytes, in assembly that states none.
 pub const SYMBOL_UNSIZED_BYTES_MAX: u64 = 4096;
 /// Bytes of symbol tables kept, for each of two generations.
-pub const SYMBOL_TABLES_BYTES_MAX: usize = 96 << 20;
+pub const SYMBOL_TABLES_BYTES_MAX: usize = 64 << 20;
 /// Named addresses kept, for each of two generations (about 200 bytes each).
 pub const NAMES_CACHED_MAX: usize = 65_536;
 
@@ -260,11 +265,15 @@ pub const DEMANGLE_RECURSION_MAX: u32 = 96;
 
 /// Bytes of debug information of one file that are used for lines and inlined functions, decompressed.
 /// Beyond, functions are named without them.
-pub const DEBUG_INFO_BYTES_MAX: u64 = 96 << 20;
+pub const DEBUG_INFO_BYTES_MAX: u64 = 64 << 20;
 /// Files whose debug information is held at once. Each costs one descriptor and its copied sections.
 pub const DEBUG_FILES_MAX: usize = 8;
 /// Bytes of debug information held over all files.
-pub const DEBUG_INFO_TOTAL_BYTES_MAX: u64 = 192 << 20;
+pub const DEBUG_INFO_TOTAL_BYTES_MAX: u64 = 128 << 20;
+/// Files remembered to have no usable debug information, so that they are not copied again.
+pub const DEBUG_INFO_REFUSED_MAX: usize = 4096;
+/// Time without a question after which all of it is let go, in seconds: names that were given stay cached.
+pub const DEBUG_INFO_IDLE_SECONDS: u64 = 60;
 /// Time that a caller waits for lines and inlined functions of one batch, in milliseconds. They are a
 /// bonus: without them functions are named all the same.
 pub const DEBUG_INFO_WAIT_MS_MAX: u64 = 3000;

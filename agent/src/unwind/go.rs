@@ -4,6 +4,7 @@
 use super::builder::{Builder, Origin};
 use crate::elf::ForeignFileError;
 use crate::elf::go::{FLAG_STACK_SWITCH, FLAG_TOP_FRAME, GoFunction, GoTable, ValueStep};
+use crate::limits::GO_SWITCH_BYTES_MAX;
 use agent_ebpf::{RuleKind, UnwindRule};
 use std::ops::Range;
 
@@ -186,9 +187,7 @@ fn step_rules(
 /// The address behind the first instruction that loads rsp: `mov disp8(%reg),%rsp` (a saved stack
 /// pointer) or `mov %reg,%rsp`, but not `mov %rbp,%rsp`, which only drops the frame.
 fn stack_switch(table: &GoTable<'_, '_>, code: Range<u64>) -> Option<u64> {
-    /// The functions that switch stacks are shorter.
-    const BYTES_MAX: u64 = 1024;
-    let end = code.end.min(code.start.saturating_add(BYTES_MAX));
+    let end = code.end.min(code.start.saturating_add(GO_SWITCH_BYTES_MAX));
     (code.start..end.saturating_sub(3)).find_map(|at| {
         let [rex, opcode, operands, _] = table.code::<4>(at)?;
         let loaded =

@@ -1,6 +1,7 @@
 //! From one row of call frame information to one [`UnwindRule`]: what the walker in the kernel can
 //! follow, and `Unsupported` for everything else, never a guess. System V ABI for x86-64.
 
+use crate::limits::UNWIND_OPERATIONS_MAX;
 use agent_ebpf::{RuleKind, UnwindRule};
 use gimli::{
     CfaRule, EndianSlice, Expression, LittleEndian, Operation, Register, RegisterRule,
@@ -18,8 +19,6 @@ const RETURN_ADDRESS_OFFSET: i64 = -8;
 /// `ucontext_t` to its saved rsp: `uc_flags`, `uc_link`, `uc_stack` (40 bytes), then `gregs[REG_RSP]`
 /// (kernel 6.18, arch/x86/include/uapi/asm/sigcontext.h).
 const UCONTEXT_RSP: i64 = 160;
-/// Operations of one expression that are looked at; the longest that is understood has nine.
-const OPERATIONS_MAX: usize = 12;
 
 const UNSUPPORTED: UnwindRule = UnwindRule::plain(RuleKind::Unsupported);
 
@@ -150,9 +149,9 @@ fn operations<'a, S: UnwindSection<Bytes<'a>>>(
     let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
     let expression: Expression<Bytes<'a>> = expression.get(section).ok()?;
     let mut input = expression.operations(encoding);
-    let mut steps = Vec::with_capacity(OPERATIONS_MAX);
+    let mut steps = Vec::with_capacity(UNWIND_OPERATIONS_MAX);
     while let Some(operation) = input.next().ok()? {
-        if steps.len() == OPERATIONS_MAX {
+        if steps.len() == UNWIND_OPERATIONS_MAX {
             return None;
         }
         steps.push(match operation {

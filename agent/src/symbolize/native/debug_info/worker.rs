@@ -5,15 +5,16 @@ use super::copy::{self, Copy};
 use super::{Chain, ChainFrame, Request};
 use crate::address::{ElfAddr, FileId};
 use crate::elf::source::Source;
-use crate::limits::{DEBUG_FILES_MAX, DEBUG_INFO_TOTAL_BYTES_MAX, INLINED_FUNCTIONS_MAX};
+use crate::limits::{
+    DEBUG_FILES_MAX, DEBUG_INFO_IDLE_SECONDS, DEBUG_INFO_REFUSED_MAX, DEBUG_INFO_TOTAL_BYTES_MAX,
+    INLINED_FUNCTIONS_MAX,
+};
 use blazesym::symbolize::source::Elf;
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer, source};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::Receiver;
-
-/// Files known to have no usable debug information, so that they are not copied again.
-const REFUSED_MAX: usize = 4096;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
 /// One file, with its copy behind a descriptor that lives as long.
 struct File {
@@ -32,10 +33,16 @@ struct Files {
 /// Answers until the other side is gone.
 pub(super) fn run(requests: &Receiver<Request>) {
     let mut files = Files::default();
-    while let Ok(Request { id, file, addresses, answer }) = requests.recv() {
-        let chains = files.chains(id, &file, &addresses);
-        // The caller may have given up: then nobody needs the answer.
-        drop(answer.try_send(chains));
+    loop {
+        match requests.recv_timeout(Duration::from_secs(DEBUG_INFO_IDLE_SECONDS)) {
+            Ok(Request { id, file, addresses, answer }) => {
+                let chains = files.chains(id, &file, &addresses);
+                // The caller may have given up: then nobody needs the answer.
+                drop(answer.try_send(chains));
+            }
+            Err(RecvTimeoutError::Timeout) => files.held.clear(),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
     }
 }
 
@@ -66,7 +73,7 @@ impl Files {
 
     fn refuse(&mut self, id: FileId) {
         self.held.retain(|file| file.id != id);
-        if self.refused.len() >= REFUSED_MAX {
+        if self.refused.len() >= DEBUG_INFO_REFUSED_MAX {
             self.refused.clear();
         }
         self.refused.push(id);
