@@ -56,7 +56,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     ran.push(Ran::since("set-up", start));
     let start = Instant::now();
     let folder = programs(false)?;
-    compile_tests()?;
+    compile_tests(&stages)?;
     ran.push(Ran::since("build", start));
     for stage in stages {
         say(&format!("stage {stage}"));
@@ -124,9 +124,18 @@ fn stages() -> Result<Vec<String>> {
     Ok(["unit", "page"].into_iter().chain(modules).map(str::to_owned).collect())
 }
 
-fn compile_tests() -> Result<()> {
+/// Builds the tests of the stages; those of the packages alone take minutes.
+fn compile_tests(stages: &[String]) -> Result<()> {
     say("building the tests");
-    run(cargo_with_bpf()?.args(["test", "--no-run", "--quiet"]).args(PACKAGES))
+    let mut cargo = cargo_with_bpf()?;
+    cargo.args(["test", "--no-run", "--quiet"]).args(PACKAGES);
+    if stages.iter().any(|stage| stage == "unit") {
+        cargo.args(["--lib", "--bins"]);
+    }
+    if stages.iter().any(|stage| stage != "unit" && stage != "page") {
+        cargo.args(["--test", "e2e"]);
+    }
+    run(&mut cargo)
 }
 
 fn perform(
