@@ -20,11 +20,23 @@ fn main() -> ExitCode {
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(&format!("vesta: {error:#}"));
+            say(&format!("vesta: {}", in_one_line(&error)));
             let usage = error.downcast_ref::<ClientError>().is_some_and(ClientError::is_usage);
             ExitCode::from(if usage { 2 } else { 1 })
         }
     }
+}
+
+/// The error and its causes, but for those that an outer one has already told.
+fn in_one_line(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |told, cause| {
+        let cause = cause.to_string();
+        match told.contains(&cause) {
+            true => told,
+            false if told.is_empty() => cause,
+            false => format!("{told}: {cause}"),
+        }
+    })
 }
 
 /// Progress goes to standard error, data to standard output.

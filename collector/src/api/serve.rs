@@ -96,21 +96,41 @@ impl std::fmt::Debug for Collector {
     }
 }
 
+/// The bound ports.
+struct Bound {
+    main: TcpListener,
+    otlp_grpc: TcpListener,
+    otlp_http: TcpListener,
+    addresses: Addresses,
+}
+
+impl Bound {
+    async fn new(options: &ServeOptions) -> Result<Self, ServeError> {
+        let (main, main_at) = bind("page and API", options.listen, options).await?;
+        let (otlp_grpc, otlp_grpc_at) = bind("OTLP/gRPC", options.otlp_grpc, options).await?;
+        let (otlp_http, otlp_http_at) = bind("OTLP/HTTP", options.otlp_http, options).await?;
+        let addresses =
+            Addresses { main: main_at, otlp_grpc: otlp_grpc_at, otlp_http: otlp_http_at };
+        Ok(Self { main, otlp_grpc, otlp_http, addresses })
+    }
+}
+
 impl Collector {
-    /// Opens the store and serves it.
+    /// Binds the ports, opens the store, serves it. Requests that come while the store opens wait.
     ///
     /// # Errors
     /// The store cannot be opened or a port cannot be bound.
     pub async fn start(options: ServeOptions) -> Result<Self, ServeError> {
+        let bound = Bound::new(&options).await?;
         let embedded = EmbeddedOptions {
             data_dir: options.data_dir.clone(),
             data_bytes_max: options.data_bytes_max,
             clock: Clock::system(),
         };
-        // Replaying the log reads files; no request waits for it yet.
+        // Replaying the log reads files.
         let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(embedded)).await;
         let store = opened.map_err(|error| ServeError::Opening(error.to_string()))??;
-        Self::with_store(options, Arc::new(store)).await
+        Ok(Self::serve(bound, options, Arc::new(store)))
     }
 
     /// Serves a store.
@@ -121,10 +141,10 @@ impl Collector {
         options: ServeOptions,
         store: Arc<dyn ProfileStore>,
     ) -> Result<Self, ServeError> {
-        let main = bind("page and API", options.listen, &options).await?;
-        let otlp_grpc = bind("OTLP/gRPC", options.otlp_grpc, &options).await?;
-        let otlp_http = bind("OTLP/HTTP", options.otlp_http, &options).await?;
-        let addresses = Addresses { main: main.1, otlp_grpc: otlp_grpc.1, otlp_http: otlp_http.1 };
+        Ok(Self::serve(Bound::new(&options).await?, options, store))
+    }
+
+    fn serve(bound: Bound, options: ServeOptions, store: Arc<dyn ProfileStore>) -> Self {
         let project = ProjectName(Arc::from(PROJECT));
         let metrics = Arc::new(Metrics::default());
         let receiver = Receiver::new(
@@ -133,24 +153,20 @@ impl Collector {
             project.clone(),
             options.retention_ms,
         );
-        let app = App::new(
-            Arc::clone(&store),
-            Arc::clone(&metrics),
-            project,
-            options.allowed_hosts.clone(),
-        );
+        let app =
+            App::new(Arc::clone(&store), Arc::clone(&metrics), project, options.allowed_hosts);
         let (stop, stopped) = watch::channel(false);
         let mut ports = JoinSet::new();
         let routers = [
-            ("main", main.0, main_router(&Arc::new(app), receiver.clone())),
-            ("otlp_grpc", otlp_grpc.0, otlp_grpc_router(receiver.clone())),
-            ("otlp_http", otlp_http.0, otlp_http_router(receiver)),
+            ("main", bound.main, main_router(&Arc::new(app), receiver.clone())),
+            ("otlp_grpc", bound.otlp_grpc, otlp_grpc_router(receiver.clone())),
+            ("otlp_http", bound.otlp_http, otlp_http_router(receiver)),
         ];
         for (name, listener, router) in routers {
             let port = Port { name, listener, router };
             ports.spawn(listen::serve(port, Arc::clone(&metrics), stopped.clone()));
         }
-        Ok(Self { addresses, store, stop, ports })
+        Self { addresses: bound.addresses, store, stop, ports }
     }
 
     /// Lets open requests finish, then writes everything out.
