@@ -272,7 +272,9 @@ impl<'a> Converter<'a> {
         for attribute in indices.iter().filter_map(|&index| self.dictionary.attribute(index)) {
             let name = attribute.key.strip_prefix(LEDGER_PREFIX);
             let is_plain = |name: &&str| {
-                name.len() <= LEDGER_NAME_BYTES_MAX
+                // The number of CPUs is no amount that windows add to.
+                *name != "cpus"
+                    && name.len() <= LEDGER_NAME_BYTES_MAX
                     && name
                         .bytes()
                         .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
