@@ -177,7 +177,7 @@ pub const WAL_FILE_BYTES_MAX: u64 = 64 << 20;
 pub const WAL_RECORD_BYTES_MAX: usize = 128 << 20;
 /// Bytes of a batch before compression: what replay reserves for one record at most.
 pub const WAL_BATCH_BYTES_MAX: usize = 512 << 20;
-/// Bytes of batches that wait for the WAL; beyond, appends are refused as busy.
+/// Bytes of memory of batches that wait for the WAL; beyond, appends are refused as busy.
 pub const APPEND_QUEUE_BYTES_MAX: u64 = 128 << 20;
 /// Bytes that one group commit writes at most: 1/10 s on a disk of 40 MB/s.
 pub const WAL_GROUP_BYTES_MAX: usize = 4 << 20;
@@ -225,6 +225,8 @@ pub const SYMBOL_FRAME_BYTES_MAX: usize = 64 << 20;
 pub const MANIFEST_BYTES_MAX: usize = 256 << 20;
 /// Bytes of one series' attribute sets in a segment before compression; the memtable has no more.
 pub const SEGMENT_DICTIONARY_BYTES_MAX: usize = 512 << 20;
+/// Nodes that a flame graph may be asked for; some 200 MB of JSON.
+pub const QUERY_NODES_MAX: usize = 4 << 20;
 /// Bytes of WAL after which the memtable becomes segments, or an eighth of the data folder's limit.
 pub const WAL_FREEZE_BYTES: u64 = 256 << 20;
 /// How long after the end of an hour its rows are waited for before it becomes a segment, milliseconds.

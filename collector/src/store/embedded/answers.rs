@@ -224,8 +224,8 @@ impl Plan {
 
     /// For each location node, whether its innermost function has a name.
     fn named_nodes(&self, service: &Service) -> Vec<bool> {
+        // Only brought up to date here: the order of locks is symbols, then names.
         drop(self.names(service));
-        // The order of locks: symbols before names.
         let symbols = self.project.symbols();
         let names = service.names();
         let named = |&node: &u32| {

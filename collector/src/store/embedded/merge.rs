@@ -6,6 +6,7 @@ use super::names::NameTree;
 use super::scan::{Chunk, Need, Plan};
 use super::service::Service;
 use super::symbols::Series;
+use crate::limits;
 use crate::query::{
     FlameTree, FunctionRow, MergeQuery, MergedTree, Overflow, Selection, ShapeOptions, rows_by_self,
 };
@@ -23,6 +24,10 @@ struct Facts {
 
 impl Engine {
     pub(super) fn merge(&self, query: &MergeQuery) -> Result<FlameTree, StoreError> {
+        if query.nodes_max > limits::QUERY_NODES_MAX {
+            let max = limits::QUERY_NODES_MAX as u64;
+            return Err(StoreError::Limit { what: "nodes of a flame graph", max });
+        }
         let options =
             ShapeOptions { nodes_max: query.nodes_max, keep_self_top: query.keep_self_top };
         let mut merger = Merger::default();
@@ -56,23 +61,15 @@ impl Engine {
         let Some(plan) = self.plan(selection) else {
             return Ok(Vec::new());
         };
-        let mut functions: HashMap<u32, (i128, i128)> = HashMap::new();
+        let mut functions = FunctionSums::default();
         for &number in &plan.services {
             let service = plan.service(number);
             let names = plan.names(&service);
-            let Some(sums) = plan.sums(number, &names, &mut Facts::default())? else { continue };
-            let mut totals = sums.values.clone();
-            for node in (1..totals.len()).rev().filter(|&node| sums.live[node]) {
-                totals[names.parent[node] as usize] += totals[node];
-                let (own, total) = functions.entry(names.function[node]).or_default();
-                *own += sums.values[node];
-                if !names.repeated[node] {
-                    *total += totals[node];
-                }
+            if let Some(sums) = plan.sums(number, &names, &mut Facts::default())? {
+                functions.add(&names, &sums);
             }
         }
-        let values = functions.into_iter().map(|(function, (own, total))| (function, own, total));
-        Ok(rows_by_self(values, &*plan.project.symbols(), limit)?)
+        Ok(rows_by_self(functions.rows(), &*plan.project.symbols(), limit)?)
     }
 }
 
@@ -81,18 +78,21 @@ impl Plan {
         Arc::clone(&self.project.symbols().services[number as usize])
     }
 
-    /// The service's names, as new as the moment of the call.
+    /// The service's names, as new as the moment of the call. They grow in steps, because an append that
+    /// brings new names waits for each.
     pub(super) fn names<'s>(&self, service: &'s Service) -> RwLockReadGuard<'s, NameTree> {
-        let symbols = self.project.symbols();
-        let trie = service.trie();
-        {
+        loop {
+            let symbols = self.project.symbols();
+            let trie = service.trie();
             let names = service.names();
             if names.is_current(&trie, &symbols) {
                 return names;
             }
+            drop(names);
+            if service.names_mut().update(&trie, &symbols) {
+                return service.names();
+            }
         }
-        service.names_mut().update(&trie, &symbols);
-        service.names()
     }
 
     /// Sums by function node of one service; `None` if no sample is selected.
@@ -102,30 +102,62 @@ impl Plan {
         names: &NameTree,
         facts: &mut Facts,
     ) -> Result<Option<Sums>, StoreError> {
-        let mut sums = Sums::new(names);
+        let mut narrow: Cells<i64> = Cells::new(names);
+        let mut found = Facts::default();
         self.scan_service(number, Need::Stacks, &mut |series: &Series, chunk: Chunk<'_>| {
-            let later = sums.add(names, &chunk);
-            facts.samples += chunk.samples - later;
+            let later = narrow.add(names, &chunk);
+            found.samples += chunk.samples - later;
             if chunk.samples > later {
-                facts.periods.insert(series.period_ns);
+                found.periods.insert(series.period_ns);
             }
             Ok(())
         })?;
-        Ok(sums.finish(names))
+        facts.samples += found.samples;
+        facts.periods.append(&mut found.periods);
+        if narrow.magnitude <= i64::MAX.unsigned_abs().into() {
+            // No partial sum can have left 64 bits, whatever the order.
+            return Ok(Sums::of(narrow.values, narrow.live, names));
+        }
+        let mut wide: Cells<i128> = Cells::new(names);
+        self.scan_service(number, Need::Stacks, &mut |_: &Series, chunk: Chunk<'_>| {
+            wide.add(names, &chunk);
+            Ok(())
+        })?;
+        let values = wide.values.into_iter().map(|sum| Overflow::check(sum, "the flame graph"));
+        Ok(Sums::of(values.collect::<Result<_, _>>()?, wide.live, names))
     }
 }
 
-/// Sums by function node.
-#[derive(Debug)]
-struct Sums {
-    values: Vec<i128>,
-    /// True if a selected sample ends at the node or below.
-    live: Vec<bool>,
+/// A sum while it grows: 64 bits that may wrap, checked afterwards, or 128 bits.
+trait Cell: Copy + Default {
+    fn add(&mut self, value: i64);
 }
 
-impl Sums {
+impl Cell for i64 {
+    fn add(&mut self, value: i64) {
+        *self = self.wrapping_add(value);
+    }
+}
+
+impl Cell for i128 {
+    fn add(&mut self, value: i64) {
+        *self += Self::from(value);
+    }
+}
+
+/// Sums by function node while they grow.
+struct Cells<T> {
+    values: Vec<T>,
+    /// True if a selected sample ends at the node.
+    live: Vec<bool>,
+    /// Sum of the magnitudes: what no sum of any of the values can exceed.
+    magnitude: u128,
+}
+
+impl<T: Cell> Cells<T> {
     fn new(names: &NameTree) -> Self {
-        Self { values: vec![0; names.parent.len()], live: vec![false; names.parent.len()] }
+        let nodes = names.parent.len();
+        Self { values: vec![T::default(); nodes], live: vec![false; nodes], magnitude: 0 }
     }
 
     /// Adds the values of stacks; answers how many are newer than the names: such samples were not
@@ -135,22 +167,74 @@ impl Sums {
         for (&node, &value) in chunk.nodes.iter().zip(chunk.values) {
             match names.node_of.get(node as usize) {
                 Some(&at) => {
-                    self.values[at as usize] += i128::from(value);
+                    self.values[at as usize].add(value);
                     self.live[at as usize] = true;
                 }
                 None => later += 1,
             }
         }
+        let sizes = chunk.values.iter().map(|value| u128::from(value.unsigned_abs()));
+        self.magnitude += sizes.sum::<u128>();
         later
     }
+}
 
-    fn finish(mut self, names: &NameTree) -> Option<Self> {
-        for node in (1..self.live.len()).rev() {
-            if self.live[node] {
-                self.live[names.parent[node] as usize] = true;
+/// Sums by function node.
+#[derive(Debug)]
+struct Sums {
+    values: Vec<i64>,
+    /// True if a selected sample ends at the node or below.
+    live: Vec<bool>,
+}
+
+impl Sums {
+    /// `None` if nothing is live.
+    fn of(values: Vec<i64>, mut live: Vec<bool>, names: &NameTree) -> Option<Self> {
+        for node in (1..live.len()).rev() {
+            if live[node] {
+                live[names.parent[node] as usize] = true;
             }
         }
-        self.live[0].then_some(self)
+        live[0].then_some(Self { values, live })
+    }
+}
+
+/// Self and total by function, over services.
+#[derive(Debug, Default)]
+struct FunctionSums {
+    /// By the number of the function: index into `sums` + 1, 0 if it has none.
+    places: Vec<u32>,
+    sums: Vec<(u32, i128, i128)>,
+}
+
+impl FunctionSums {
+    fn add(&mut self, names: &NameTree, sums: &Sums) {
+        let mut totals: Vec<i128> = sums.values.iter().map(|&value| value.into()).collect();
+        for node in (1..totals.len()).rev().filter(|&node| sums.live[node]) {
+            totals[names.parent[node] as usize] += totals[node];
+            let (_, own, total) = self.of(names.function[node]);
+            *own += i128::from(sums.values[node]);
+            // A function that is called by itself counts where it stands highest.
+            if !names.repeated[node] {
+                *total += totals[node];
+            }
+        }
+    }
+
+    fn of(&mut self, function: u32) -> &mut (u32, i128, i128) {
+        let index = function as usize;
+        if index >= self.places.len() {
+            self.places.resize(index + 1, 0);
+        }
+        if self.places[index] == 0 {
+            self.sums.push((function, 0, 0));
+            self.places[index] = u32::try_from(self.sums.len()).unwrap_or(u32::MAX);
+        }
+        &mut self.sums[self.places[index] as usize - 1]
+    }
+
+    fn rows(self) -> Vec<(u32, i128, i128)> {
+        self.sums
     }
 }
 
@@ -176,30 +260,45 @@ impl Default for Merger {
 
 impl Merger {
     fn add(&mut self, names: &NameTree, sums: &Sums) -> Result<(), StoreError> {
+        let is_alone = self.services == 0;
+        if self.services == 1 {
+            let tree = &self.tree;
+            let edges = (1_u32..).zip(tree.parent.iter().zip(&tree.function).skip(1));
+            self.children =
+                edges.map(|(node, (&parent, &function))| ((parent, function), node)).collect();
+        }
+        self.services += 1;
         let mut at = vec![0_u32; names.parent.len()];
         for node in (0..names.parent.len()).filter(|&node| sums.live[node]) {
             if node > 0 {
                 let parent = at[names.parent[node] as usize];
-                at[node] = self.child(parent, names.function[node], names.inlined[node]);
+                let (function, inlined) = (names.function[node], names.inlined[node]);
+                at[node] = if is_alone {
+                    push(&mut self.tree, parent, function, inlined)
+                } else {
+                    self.child(parent, function, inlined)
+                };
             }
-            let total = &mut self.tree.self_value[at[node] as usize];
-            let sum = i128::from(*total) + sums.values[node];
-            *total = Overflow::check(sum, "the flame graph")?;
+            let sum = &mut self.tree.self_value[at[node] as usize];
+            let added = i128::from(*sum) + i128::from(sums.values[node]);
+            *sum = Overflow::check(added, "the flame graph")?;
         }
-        self.services += 1;
         Ok(())
     }
 
     fn child(&mut self, parent: u32, function: u32, inlined: bool) -> u32 {
         let tree = &mut self.tree;
-        let node = *self.children.entry((parent, function)).or_insert_with(|| {
-            tree.parent.push(parent);
-            tree.function.push(function);
-            tree.self_value.push(0);
-            tree.inlined.push(true);
-            u32::try_from(tree.parent.len() - 1).unwrap_or(u32::MAX)
-        });
+        let new = || push(tree, parent, function, true);
+        let node = *self.children.entry((parent, function)).or_insert_with(new);
         self.tree.inlined[node as usize] &= inlined;
         node
     }
+}
+
+fn push(tree: &mut MergedTree, parent: u32, function: u32, inlined: bool) -> u32 {
+    tree.parent.push(parent);
+    tree.function.push(function);
+    tree.self_value.push(0);
+    tree.inlined.push(inlined);
+    u32::try_from(tree.parent.len() - 1).unwrap_or(u32::MAX)
 }

@@ -144,10 +144,11 @@ impl EmbeddedStore {
             Ok((batch, encoded))
         })
         .await?;
-        let bytes = encoded.len() as u64;
+        let bytes = batch_bytes(&batch) + encoded.len() as u64;
         self.reserve(bytes)?;
         let (reply, answer) = oneshot::channel();
-        let sent = self.send(Command::Append(Box::new(Append { batch, encoded, reply })));
+        let append = Append { batch, encoded, queue_bytes: bytes, reply };
+        let sent = self.send(Command::Append(Box::new(append)));
         if let Err(error) = sent {
             self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(error);
@@ -246,6 +247,28 @@ impl ProfileStore for EmbeddedStore {
             answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
         })
     }
+}
+
+/// Memory of a decoded batch, roughly; texts are shared with few others, so they count once.
+fn batch_bytes(batch: &WriteBatch) -> u64 {
+    let frames: usize = batch.stacks.iter().map(Vec::len).sum();
+    let lines: usize = batch.locations.iter().map(|location| location.lines.len()).sum();
+    let texts: usize = batch
+        .functions
+        .iter()
+        .map(|function| function.name.len() + function.system_name.len() + function.file.len())
+        .sum();
+    let attributes: usize = batch.attribute_sets.iter().map(Vec::len).sum();
+    let bytes = batch.sample_count() * 24
+        + batch.profiles.len() * 256
+        + frames * 4
+        + batch.stacks.len() * 24
+        + batch.locations.len() * 56
+        + lines * 16
+        + batch.functions.len() * 64
+        + texts
+        + attributes * 64;
+    bytes as u64
 }
 
 /// Takes the lock of the folder; the kernel gives it back when the process ends, however it ends.

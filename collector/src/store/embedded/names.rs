@@ -8,6 +8,9 @@ use super::trie::Trie;
 use hashbrown::HashTable;
 use xxhash_rust::xxh3::xxh3_64;
 
+/// Nodes added while the locks are held: some 10 ms.
+const STEP: usize = 1 << 16;
+
 /// The tree. Node 0 is the root; parents stand before children.
 #[derive(Debug)]
 pub(super) struct NameTree {
@@ -52,14 +55,15 @@ impl NameTree {
         self.node_of.len() == trie.len() && self.epoch == symbols.renamed.len()
     }
 
-    /// Brings it up to date.
-    pub(super) fn update(&mut self, trie: &Trie, symbols: &Symbols) {
+    /// Brings it closer to the trie and the newest names; true if it is up to date then.
+    pub(super) fn update(&mut self, trie: &Trie, symbols: &Symbols) -> bool {
         if self.holds_any(&symbols.renamed[self.epoch..], trie, symbols) {
             *self = Self::default();
         }
         self.epoch = symbols.renamed.len();
         let from = self.node_of.len();
-        for node in from..trie.len() {
+        let to = trie.len().min(from + STEP);
+        for node in from..to {
             let location = &symbols.locations[trie.locations()[node] as usize];
             let mut at = self.node_of[trie.parents()[node] as usize];
             for (depth, line) in location.lines.iter().rev().enumerate() {
@@ -67,6 +71,7 @@ impl NameTree {
             }
             self.node_of.push(at);
         }
+        to == trie.len()
     }
 
     /// True if a node of the tree stands for one of these locations.

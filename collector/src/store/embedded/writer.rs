@@ -28,6 +28,8 @@ const RECORD_BATCH: u8 = 1;
 pub(super) struct Append {
     pub(super) batch: WriteBatch,
     pub(super) encoded: Vec<u8>,
+    /// Its share of the queue.
+    pub(super) queue_bytes: u64,
     pub(super) reply: oneshot::Sender<Result<Ack, StoreError>>,
 }
 
@@ -89,7 +91,7 @@ impl Writer {
         let mut next = Some(first);
         let mut after = None;
         while let Some(append) = next.take() {
-            self.queue_bytes.fetch_sub(append.encoded.len() as u64, Ordering::Relaxed);
+            self.queue_bytes.fetch_sub(append.queue_bytes, Ordering::Relaxed);
             match self.stage(&append, &mut fresh, &mut records) {
                 Ok((dropped, ack, now_ms)) => {
                     staged.push(Staged { append, dropped, ack, now_ms });
