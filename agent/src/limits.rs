@@ -233,7 +233,7 @@ pub const GO_RELOCATION_BYTES_MAX: u64 = 128 << 20;
 pub const UNWIND_SECTION_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of call frame instructions run for one file, those of a shared CIE counted for each function.
 /// `librustc_driver`'s 107,000 functions take 10 MB.
-pub const UNWIND_WORK_BYTES_MAX: u64 = 1 << 30;
+pub const UNWIND_WORK_BYTES_MAX: u64 = 256 << 20;
 /// Rows of one file: an eighth of all rows that the kernel side holds (33.5 million).
 pub const UNWIND_ROWS_PER_FILE_MAX: usize = 4 << 20;
 /// A gap of more bytes between two functions' call frame information is code without any; a shorter

@@ -314,3 +314,37 @@ fn bytes_in_memory_compile_to_the_same_rows() {
     let from_bytes = unwind_rows_from_bytes(&std::fs::read(&path).unwrap()).unwrap();
     assert_eq!(from_file, from_bytes);
 }
+
+/// One CIE of 4 MiB that a thousand functions share would run 4 GB of instructions.
+#[test]
+fn a_huge_cie_shared_by_many_functions_is_refused() {
+    let mut bytes = Vec::new();
+    let cie_length = 4u32 << 20;
+    bytes.extend(cie_length.to_le_bytes());
+    bytes.extend(0u32.to_le_bytes()); // a CIE
+    bytes.extend([1, 0, 1, 0x78, 16]); // version 1, no augmentation, factors 1 and -8, rip
+    bytes.extend([0x0c, 7, 8, 0x90, 1]); // CFA = rsp + 8, rip at CFA - 8
+    bytes.resize(4 + cie_length as usize, 0); // nothing, many times
+    for number in 0..1000u64 {
+        let at = bytes.len();
+        bytes.extend(20u32.to_le_bytes());
+        bytes.extend(u32::try_from(at + 4).unwrap().to_le_bytes()); // back to the CIE
+        bytes.extend((0x1000 + number * 16).to_le_bytes());
+        bytes.extend(16u64.to_le_bytes());
+    }
+    let section = super::cfi::FrameSection {
+        bytes,
+        address: 0x10_0000,
+        text: 0,
+        got: 0,
+        ends_with_zero: false,
+    };
+    let segment = crate::elf::ExecutableSegment {
+        address: crate::address::ElfAddr(0x1000),
+        file_offset: crate::address::FileOffset(0x1000),
+        size: 1 << 20,
+    };
+    let mut builder = super::builder::Builder::new(vec![segment]);
+    let result = super::cfi::add_eh_frame(&mut builder, &section);
+    assert!(matches!(result, Err(crate::elf::ForeignFileError::Limit { .. })), "{result:?}");
+}
