@@ -47,7 +47,7 @@ pub struct Examination {
 /// The capabilities that the agent uses (capabilities(7)): number, name, what goes without it.
 const CAPABILITIES: [(u32, &str, &str, State); 6] = [
     (39, "BPF", "CPU sampling", State::Fatal),
-    (38, "PERFMON", "CPU sampling", State::Fatal),
+    (CAP_PERFMON, "PERFMON", "CPU sampling", State::Fatal),
     (19, "SYS_PTRACE", "names and complete stacks of other users' programs", State::Costs),
     (2, "DAC_READ_SEARCH", "names of programs in private folders", State::Costs),
     (34, "SYSLOG", "names of kernel functions", State::Costs),
@@ -55,6 +55,7 @@ const CAPABILITIES: [(u32, &str, &str, State); 6] = [
 ];
 /// Stands for BPF and PERFMON, which it was before Linux 5.8.
 const CAP_SYS_ADMIN: u32 = 21;
+const CAP_PERFMON: u32 = 38;
 
 impl Examination {
     /// Looks at this host.
@@ -63,7 +64,8 @@ impl Examination {
         let mut checks = capabilities(effective_capabilities());
         checks.push(kernel(allow_kernel));
         checks.push(btf(Path::new("/sys/kernel/btf/vmlinux")));
-        checks.push(paranoid(&read("/proc/sys/kernel/perf_event_paranoid")));
+        let level = read("/proc/sys/kernel/perf_event_paranoid");
+        checks.push(paranoid(&level, effective_capabilities().unwrap_or(0)));
         checks.push(kallsyms(&read("/proc/sys/kernel/kptr_restrict")));
         checks.push(lockdown(&read("/sys/kernel/security/lockdown")));
         let seccomp = seccomp(&read("/proc/self/status"));
@@ -160,24 +162,31 @@ fn btf(path: &Path) -> Check {
     }
 }
 
-fn paranoid(value: &str) -> Check {
+fn paranoid(value: &str, effective: u64) -> Check {
     let what = "kernel.perf_event_paranoid";
-    match value.parse::<i32>() {
-        // Debian's patch: at 3 perf_event_open asks for SYS_ADMIN, PERFMON is not enough.
-        Ok(level @ 3..)
-            if effective_capabilities().is_none_or(|set| set >> CAP_SYS_ADMIN & 1 == 0) =>
-        {
-            Check {
-                what,
-                state: State::Costs,
-                found: format!("{level}"),
-                costs: "CPU sampling on kernels with Debian's patch, without CAP_SYS_ADMIN"
-                    .to_owned(),
-                grant: "sysctl kernel.perf_event_paranoid=2".to_owned(),
-            }
-        }
-        Ok(level) => good(what, format!("{level}, which does not bind this process")),
-        Err(_) => good(what, "cannot be read; whether the clock opens is tried below".to_owned()),
+    let has = |number: u32| effective >> number & 1 == 1;
+    let Ok(level) = value.parse::<i32>() else {
+        return good(what, "cannot be read; whether the clock opens is tried below".to_owned());
+    };
+    // Debian's patch: at 3 perf_event_open asks for SYS_ADMIN, PERFMON is not enough.
+    let (binds, costs) = match level {
+        3.. => (
+            !has(CAP_SYS_ADMIN),
+            "CPU sampling on kernels with Debian's patch, unless root opens it",
+        ),
+        1..3 => (!has(CAP_SYS_ADMIN) && !has(CAP_PERFMON), "CPU sampling without CAP_PERFMON"),
+        _ => (false, ""),
+    };
+    if !binds {
+        return good(what, format!("{level}, which does not bind this process"));
+    }
+    Check {
+        what,
+        state: State::Costs,
+        found: format!("{level}"),
+        costs: costs.to_owned(),
+        grant: "run as root; at 3 without CAP_SYS_ADMIN: sysctl kernel.perf_event_paranoid=2"
+            .to_owned(),
     }
 }
 

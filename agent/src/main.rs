@@ -8,8 +8,11 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let CommandLine { command } = CommandLine::parse();
-    // A recording has a progress line of its own.
-    start_log(if matches!(command, Command::Record(_)) { "warn" } else { "info" });
+    start_log(match command {
+        Command::Run(_) => "info",
+        Command::Record(_) => "warn", // it has a progress line of its own
+        Command::Doctor(_) | Command::Hold(_) => "error",
+    });
     let done = match command {
         Command::Run(options) => {
             command::privilege::ensure().and_then(|()| command::run::run(&options))
@@ -23,7 +26,7 @@ fn main() -> ExitCode {
     match done {
         Ok(code) => code,
         Err(error) => {
-            say(&format!("vesta-agent: {error:#}"));
+            say(&format!("vesta-agent: {}", one_line(&error)));
             ExitCode::FAILURE
         }
     }
@@ -40,6 +43,21 @@ fn start_log(level: &str) {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false)
         .init();
+}
+
+/// An error with its causes. Libraries repeat their causes in their own words: what was said already is
+/// not said again.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if !line.contains(&text) {
+            let separator = if line.is_empty() { "" } else { ": " };
+            line.push_str(separator);
+            line.push_str(&text.replace('\n', " "));
+        }
+    }
+    line
 }
 
 /// Writes one line to stderr. If nobody reads it there is nobody to tell.

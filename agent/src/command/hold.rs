@@ -24,7 +24,7 @@ pub(crate) fn hold(options: &HoldOptions) -> anyhow::Result<ExitCode> {
     let pipe = unsafe { OwnedFd::from_raw_fd(*descriptor) };
     let mut told = [0];
     if std::fs::File::from(pipe).read(&mut told).context("waiting for the recording")? == 0 {
-        bail!("the recording did not begin");
+        return Ok(ExitCode::FAILURE); // The recording did not begin, and says why itself.
     }
     let (program, arguments) = command.split_first().context("no command")?;
     let error = Command::new(program).args(arguments).exec();

@@ -20,6 +20,17 @@ fn texts_of_the_kernel_are_read() {
     assert_eq!(lockdown("none integrity [confidentiality]").state, State::Costs);
     assert_eq!(lockdown("").state, State::Good);
     assert_eq!(seccomp("Name:\ta\nSeccomp:\t2\nSeccomp_filters:\t1\n").state, State::Costs);
+    let (perfmon, admin) = (1 << CAP_PERFMON, 1 << CAP_SYS_ADMIN);
+    for (level, capabilities, state) in [
+        ("-1", 0, State::Good),
+        ("2", 0, State::Costs),
+        ("2", perfmon, State::Good),
+        ("3", perfmon, State::Costs),
+        ("3", admin, State::Good),
+        ("", 0, State::Good),
+    ] {
+        assert_eq!(paranoid(level, capabilities).state, state, "{level} {capabilities:x}");
+    }
     assert_eq!(seccomp("Seccomp:\t0\n").state, State::Good);
     assert_eq!(status_field("CapEff:\t00000000a80425fb", "CapEff"), Some("00000000a80425fb"));
 }
