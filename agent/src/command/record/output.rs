@@ -43,8 +43,13 @@ impl Output {
         match &mut self {
             Self::Stdout => {
                 let mut stdout = std::io::stdout().lock();
-                write_as(window, format, host_name, &mut stdout).context("writing to stdout")?;
-                Ok("to stdout".to_owned())
+                match write_as(window, format, host_name, &mut stdout) {
+                    Ok(()) => Ok("to stdout".to_owned()),
+                    Err(error) if is_broken_pipe(&error) => {
+                        Ok("to a reader that had enough".to_owned()) // `| head`
+                    }
+                    Err(error) => Err(error).context("writing to stdout"),
+                }
             }
             Self::File { file, path, new } => {
                 let context = || format!("cannot write {}", path.display());
@@ -65,6 +70,11 @@ impl Drop for Output {
             drop(std::fs::remove_file(path));
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<std::io::Error>();
+    cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
 }
 
 fn write_as(

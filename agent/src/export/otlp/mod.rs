@@ -27,6 +27,9 @@
 //! `profile_id` is 8 random bytes of this start of the agent and a big-endian sequence number, one for
 //! each profile: the collector sees a profile that comes twice, and one that never came.
 //!
+//! Samples carry `thread.id` and `thread.name`. The CPU is not sent: it would split equal samples, and a
+//! sample's identity is what the wire is made small by.
+//!
 //! Kernel locations carry names and no addresses: the addresses differ with every boot, no receiver can
 //! use them, and they would give away the kernel's random base.
 
