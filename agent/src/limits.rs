@@ -75,6 +75,9 @@ pub const FILES_MAX: usize = 16_384;
 /// Descriptors of foreign files kept open for naming; the rest is opened again when needed. Half of the
 /// usual soft limit of 1,024 descriptors.
 pub const FILES_OPEN_MAX: usize = 512;
+/// Allocations of at least this many bytes are mapped on their own, and free memory of more at the end of
+/// the heap is given back: the C library's own first threshold.
+pub const ALLOCATION_MAPPED_BYTES_MIN: i32 = 128 << 10;
 /// Descriptors of this process: three for each of 1,024 CPUs, files, sockets.
 pub const DESCRIPTORS_MAX: u64 = 16_384;
 /// Time a descriptor is kept open without use, nanoseconds: an open file keeps a mount busy.

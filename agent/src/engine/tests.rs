@@ -1,8 +1,8 @@
 //! The engine on this machine's kernel: needs root and the BPF programs; says why where it is skipped.
 
-use super::{Control, EngineOptions, OpenFiles, SealedWindow, WindowSink, run};
+use super::{Control, EngineCounts, EngineOptions, OpenFiles, SealedWindow, WindowSink, run};
 use crate::address::ElfAddr;
-use crate::aggregate::{NamedWindow, Namer};
+use crate::aggregate::{FoldedSample, NamedWindow, Namer};
 use crate::elf::{ForeignFiles as _, LocalFiles, SourceLine};
 use crate::normalize::MappedFile;
 use crate::symbolize::kernel::KernelSymbols;
@@ -155,22 +155,10 @@ fn short_processes_arrive_with_their_path() {
         window: Duration::from_secs(60),
         ..EngineOptions::default()
     };
-    let control = Control::default();
     let (mut keep, started) = (Keep::new(), std::time::Instant::now());
-    let cpu_ns = std::thread::scope(|scope| {
-        let runner = scope.spawn(|| {
-            assert!(control.wait_sampling(Duration::from_secs(60)), "sampling never began");
-            let mut cpu_ns = 0;
-            for _ in 0..300 {
-                let child = std::process::Command::new(&program).spawn().unwrap();
-                cpu_ns += cpu_of(child);
-            }
-            std::thread::sleep(Duration::from_millis(300));
-            control.stop();
-            cpu_ns
-        });
-        run(&options, &mut keep, &control).unwrap();
-        runner.join().unwrap()
+    let (cpu_ns, _) = while_sampling(&options, &mut keep, || {
+        let spawn = || std::process::Command::new(&program).spawn().unwrap();
+        (0..300).map(|_| cpu_of(spawn())).sum::<u64>()
     });
     let expected = cpu_ns / (1_000_000_000 / 997);
     let (mut arrived, mut whole, mut instances) = (0, 0, 0);
@@ -192,6 +180,15 @@ fn short_processes_arrive_with_their_path() {
         "{arrived} of {expected} samples of {instances} processes, {whole} to the root, in {:?}",
         started.elapsed()
     );
+    for window in &keep.windows {
+        for process in &window.processes {
+            let named = |sample: &FoldedSample| &*sample.thread_name == "short-lived";
+            let other = process.process.executable_path != program.to_str().unwrap();
+            if other && process.samples.iter().any(named) {
+                eprintln!("samples of the program under another path: {process:?}");
+            }
+        }
+    }
     assert!(instances >= 299, "{instances} of 300 processes");
     assert!(arrived * 100 >= expected * 95, "{arrived} of {expected} samples");
     assert!(arrived * 100 <= expected * 110, "{arrived} of {expected} samples");
@@ -212,4 +209,51 @@ fn cpu_of(child: std::process::Child) -> u64 {
         u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_usec * 1000).unwrap()
     };
     nanoseconds(usage.ru_utime) + nanoseconds(usage.ru_stime)
+}
+
+/// Runs the engine over the whole host while `work` runs; answers its result and the counts at the end.
+fn while_sampling<T: Send>(
+    options: &EngineOptions,
+    keep: &mut Keep,
+    work: impl FnOnce() -> T + Send,
+) -> (T, EngineCounts) {
+    let control = Control::default();
+    let done = std::thread::scope(|scope| {
+        let worker = scope.spawn(|| {
+            assert!(control.wait_sampling(Duration::from_secs(60)), "sampling never began");
+            let done = work();
+            std::thread::sleep(Duration::from_millis(300));
+            control.stop();
+            done
+        });
+        run(options, keep, &control).unwrap();
+        worker.join().unwrap()
+    });
+    (done, control.counts())
+}
+
+#[test]
+fn five_thousand_short_processes_leave_nothing_behind() {
+    if !can_sample() {
+        return;
+    }
+    let mut keep = Keep::new();
+    let options = EngineOptions { window: Duration::from_secs(2), ..EngineOptions::default() };
+    let ((), counts) = while_sampling(&options, &mut keep, || {
+        for _ in 0..5000 {
+            let status = std::process::Command::new("/bin/true").status().unwrap();
+            assert!(status.success());
+        }
+        // The grace of the last ones.
+        std::thread::sleep(Duration::from_secs(3));
+    });
+    let living = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
+    let living = living.count() as u64;
+    eprintln!("{living} processes live: {counts:?}");
+    // Others start processes on this machine too.
+    assert!(counts.processes.known < living + 500, "{counts:?}");
+    assert_eq!(counts.processes.refused, 0);
+    assert!(counts.files.open <= 512, "{counts:?}");
 }

@@ -18,7 +18,7 @@ pub fn frames(sample: &RawSample, mappings: Option<&MappingSet>) -> Vec<Frame> {
         address: if at == 0 { address } else { before(address) },
     }));
     if let Some(mappings) = mappings {
-        user_frames(&mut frames, &sample.user, mappings);
+        user_frames(&mut frames, sample, mappings);
     }
     let whole = mappings.is_some() || sample.user.is_empty();
     match sample.outcome {
@@ -36,8 +36,11 @@ const fn before(address: AbsAddr) -> AbsAddr {
     AbsAddr(address.0.saturating_sub(1))
 }
 
-fn user_frames(frames: &mut Vec<Frame>, user: &[UserFrame], mappings: &MappingSet) {
+fn user_frames(frames: &mut Vec<Frame>, sample: &RawSample, mappings: &MappingSet) {
+    let user: &[UserFrame] = &sample.user;
     let first = frames.len();
+    // In the middle of an exec the registers are still the old program's.
+    let unknown = sample.outcome == Outcome::ProcessUnknown;
     let runtime = mappings.runtime();
     let interpreted = matches!(runtime, Runtime::Python | Runtime::Node | Runtime::Java);
     // Behind which frame (counted from `first`) the marker stands.
@@ -45,6 +48,9 @@ fn user_frames(frames: &mut Vec<Frame>, user: &[UserFrame], mappings: &MappingSe
     let mut own_frames_behind = None;
     for (at, frame) in user.iter().enumerate() {
         let address = if frame.exact { frame.address } else { before(frame.address) };
+        if unknown && mappings.mapping(address).is_none() {
+            continue;
+        }
         match mappings.locate(address) {
             Location::File(file, address) => {
                 let own = file.facts.as_ref().is_some_and(|facts| facts.runtime == runtime);

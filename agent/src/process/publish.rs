@@ -15,6 +15,9 @@ use hashbrown::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+/// First address that no process can map, with five-level paging.
+const USER_END: u64 = 1 << 56;
+
 /// Why the kernel side did not take something.
 #[derive(Debug, thiserror::Error)]
 pub enum WalkTableError {
@@ -197,8 +200,9 @@ impl Publisher {
 
     fn publish(&mut self, pid: Pid, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
         let Some(set) = processes.mappings(pid) else { return };
-        let walk: Vec<WalkMapping> =
-            set.mappings().iter().map(|mapping| self.walk_mapping(mapping, pid)).collect();
+        // `[vsyscall]` lies in the kernel's half, where no user stack is walked.
+        let user = set.mappings().iter().filter(|mapping| mapping.end.0 <= USER_END);
+        let walk: Vec<WalkMapping> = user.map(|mapping| self.walk_mapping(mapping, pid)).collect();
         let walk = coalesced(walk);
         let generation = self.next_generation();
         match kernel.set_process(pid, generation, &walk) {

@@ -101,6 +101,14 @@ fn addresses_of_another_program_say_nothing() {
 }
 
 #[test]
+fn registers_of_the_program_before_an_exec_say_nothing() {
+    let code = [mapping(1, Runtime::Native, 0x10000)];
+    let unknown = Outcome::ProcessUnknown;
+    check(&code, &sample(&[0xf100], &[0x99999], unknown), "k:f100 [process unknown]");
+    check(&code, &sample(&[], &[0x10010], unknown), "f1+10 [process unknown]");
+}
+
+#[test]
 fn one_marker_for_an_interpreter() {
     let libc = mapping(1, Runtime::Native, 0x10000);
     let python = mapping(2, Runtime::Python, 0x20000);

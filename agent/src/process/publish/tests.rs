@@ -131,7 +131,13 @@ fn pending_becomes_a_table_in_a_new_generation() {
     let mut scene = Scene::new();
     scene.lives(
         50,
-        &[(0x1000, "/bin/a"), (0x9000, ""), (0xa000, "[vsyscall]"), (0xb000, "/a.text")],
+        &[
+            (0x1000, "/bin/a"),
+            (0x9000, ""),
+            (0xa000, "[uprobes]"),
+            (0xb000, "/a.text"),
+            (0xffff_ffff_ff60_0000, "[vsyscall]"),
+        ],
     );
     scene.refresh();
     let first = scene.kernel.processes[&Pid(50)].0;
