@@ -68,6 +68,9 @@ pub const EXIT_GRACE_NS: u64 = 2_000_000_000;
 /// Two statements of one process's start that are nearer than this are the same start, nanoseconds:
 /// `/proc` counts in ticks of 10 ms.
 pub const START_TOLERANCE_NS: u64 = 20_000_000;
+/// Age of a program from which what `/proc` says of it is final, nanoseconds: an exec puts the executable
+/// and the environment in place one after the other, and may wait for a disk in between.
+pub const IDENTITY_SETTLED_NS: u64 = 200_000_000;
 /// cgroups whose container is remembered for processes that are gone.
 pub const CGROUPS_MAX: usize = 4096;
 /// Foreign files known at once. Least recently used ones that no process maps go first.

@@ -24,6 +24,8 @@ pub(crate) struct FakeProcess {
     /// Start and path; every mapping has one page, from offset 0.
     pub(crate) mappings: Vec<(u64, String)>,
     pub(crate) service: Option<String>,
+    /// Its environment is not in place yet.
+    pub(crate) executing: bool,
     pub(crate) cgroup: String,
 }
 
@@ -50,6 +52,7 @@ impl FakeProcess {
             executable: executable.into(),
             mappings: mappings.iter().map(|&(start, path)| (start, path.into())).collect(),
             service: None,
+            executing: false,
             cgroup: String::new(),
         }
     }
@@ -111,7 +114,8 @@ impl Host for FakeHost {
     }
 
     fn service_name(&self, task: Task) -> io::Result<Option<String>> {
-        self.of(task.pid, |process| process.service.clone())
+        let found = self.of(task.pid, |process| (process.service.clone(), process.executing))?;
+        if found.1 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(found.0) }
     }
 
     fn open(&self, task: Task, mapping: &MapsEntry) -> Result<OpenedFile, OpenError> {

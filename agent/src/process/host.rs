@@ -10,7 +10,7 @@ use procfs::FromRead as _;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read as _};
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
@@ -118,7 +118,7 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// The service name that its environment asks for.
     ///
     /// # Errors
-    /// When it is gone, or shielded.
+    /// When it is gone, or shielded, or has no environment (yet: an exec puts it in place last).
     fn service_name(&self, task: Task) -> io::Result<Option<String>>;
 
     /// Opens the file behind a mapping.
@@ -273,7 +273,11 @@ impl Host for ProcFs {
 
     fn service_name(&self, task: Task) -> io::Result<Option<String>> {
         self.try_both(task, "environ", |path| {
-            service::name_in_environment(BufReader::new(File::open(path)?))
+            let mut environment = BufReader::new(File::open(path)?);
+            if environment.fill_buf()?.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            service::name_in_environment(environment)
         })
     }
 

@@ -7,7 +7,8 @@ use super::instance::Instance;
 use super::service::{KERNEL_SERVICE, file_name};
 use crate::address::Pid;
 use crate::bpf::RawSample;
-use crate::limits::{CGROUPS_MAX, PATH_BYTES_MAX, START_TOLERANCE_NS};
+use crate::clock::monotonic_now;
+use crate::limits::{CGROUPS_MAX, IDENTITY_SETTLED_NS, PATH_BYTES_MAX, START_TOLERANCE_NS};
 use crate::normalize::ProcessIdentity;
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -15,11 +16,13 @@ use std::sync::Arc;
 /// What the table knows of a program.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    task: Task,
+    pub(super) task: Task,
     start_time_ns: u64,
+    /// The program is so new that its environment may not be in place yet.
+    young: bool,
     comm: String,
-    executable: Option<String>,
-    kernel_thread: bool,
+    pub(super) executable: Option<String>,
+    pub(super) kernel_thread: bool,
     forked_from: Option<Arc<ProcessIdentity>>,
 }
 
@@ -27,9 +30,11 @@ impl Known {
     /// The program at place `program` of an instance.
     pub(super) fn of(pid: Pid, instance: &Instance, program: usize) -> Self {
         let image = instance.images.get(program);
+        let age_ns = image.map_or(0, |image| monotonic_now().since(image.since));
         Self {
             task: Task { pid, tid: instance.living },
             start_time_ns: instance.start_time_ns,
+            young: age_ns < IDENTITY_SETTLED_NS,
             comm: image.map(|image| image.comm.clone()).unwrap_or_default(),
             executable: image.and_then(|image| image.executable.clone()),
             kernel_thread: instance.kernel_thread,
@@ -50,33 +55,37 @@ impl Identifier {
         Self { host, cgroups: HashMap::new() }
     }
 
-    /// Who `known` is. `alive` says that `/proc` still speaks of this program.
+    /// Who `known` is, and whether that is final. `alive` says that `/proc` still speaks of this program.
     pub(super) fn identify(
         &mut self,
         known: &Known,
         parent: Option<&ProcessIdentity>,
         sample: Option<&RawSample>,
         alive: bool,
-    ) -> Arc<ProcessIdentity> {
+    ) -> (Arc<ProcessIdentity>, bool) {
         let Task { pid, .. } = known.task;
         if known.kernel_thread {
-            return Arc::new(kernel_thread(pid, known.start_time_ns));
+            return (Arc::new(kernel_thread(pid, known.start_time_ns)), true);
         }
         // A fork runs its parent's program with its parent's environment.
         if let Some(from) = &known.forked_from {
             let start_time_ns = known.start_time_ns;
-            return Arc::new(ProcessIdentity { pid, start_time_ns, ..from.as_ref().clone() });
+            let own = ProcessIdentity { pid, start_time_ns, ..from.as_ref().clone() };
+            return (Arc::new(own), true);
         }
-        let (mut service, mut cgroup) = (None, None);
+        let (mut service, mut cgroup, mut settled) = (None, None, true);
         if alive {
-            service = self.host.service_name(known.task).ok().flatten();
+            let asked = self.host.service_name(known.task);
+            // In the middle of an exec the environment is empty, and the executable may not be mapped.
+            settled = !known.young || (asked.is_ok() && known.executable.is_some());
+            service = asked.ok().flatten();
             cgroup = self.host.cgroup(pid).ok();
             // What was just read is of this process only if the pid is still its own.
             let same = self.host.status(pid).is_ok_and(|status| {
                 status.start_time_ns.abs_diff(known.start_time_ns) < START_TOLERANCE_NS
             });
             if !same {
-                (service, cgroup) = (None, None);
+                (service, cgroup, settled) = (None, None, true);
             }
         }
         // On version 1 every process has the root's id.
@@ -97,7 +106,7 @@ impl Identifier {
             None => parent.and_then(|parent| parent.container_id.clone()),
         };
         let group = cgroup.and_then(|cgroup| cgroup.unit.or(cgroup.container_name));
-        Arc::new(ProcessIdentity {
+        let identity = ProcessIdentity {
             pid,
             start_time_ns: known.start_time_ns,
             service_name: service.or(group).unwrap_or_else(|| executable_name.clone()),
@@ -105,7 +114,8 @@ impl Identifier {
             executable_path,
             container_id,
             kernel_thread: false,
-        })
+        };
+        (Arc::new(identity), settled)
     }
 
     fn remember(&mut self, id: u64, cgroup: &CgroupIdentity) {

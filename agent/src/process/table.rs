@@ -325,7 +325,7 @@ impl ProcessTable {
         instance.image().comm = String::from_utf8_lossy(&sample.comm).into_owned();
         instance.stranger = true;
         let known = Known::of(sample.pid, &instance, 0);
-        let process = self.identifier.identify(&known, None, Some(sample), false);
+        let (process, _) = self.identifier.identify(&known, None, Some(sample), false);
         instance.image().identity = Some(Arc::clone(&process));
         // It is gone, or its records are yet to come: they will make an instance of their own.
         instance.ended = Some(sample.time);

@@ -81,8 +81,7 @@ impl ProcessTable {
             Mapping::new(entry.start, entry.end, entry.file_offset, self.files.behind(wanted))
         });
         let set = Arc::new(MappingSet::new(mappings));
-        let executable = self.host.executable(task).ok();
-        let executable = executable.map(|path| String::from_utf8_lossy(&path).into_owned());
+        let executable = self.executable(task);
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
         if executable.is_some() && known.is_some() && executable != *known {
@@ -149,13 +148,27 @@ impl ProcessTable {
             return Arc::clone(identity);
         }
         let alive = instance.ended.is_none() && program + 1 == instance.images.len();
-        let known = Known::of(pid, instance, program);
+        let mut known = Known::of(pid, instance, program);
+        if alive && known.executable.is_none() && !known.kernel_thread {
+            known.executable = self.executable(known.task);
+        }
         let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());
         let parent = parent.and_then(|parent| parent.images.last()?.identity.clone());
-        let identity = self.identifier.identify(&known, parent.as_deref(), sample, alive);
+        let (identity, settled) =
+            self.identifier.identify(&known, parent.as_deref(), sample, alive);
         let image =
             &mut self.instances.get_mut(&pid).expect("looked up above")[index].images[program];
-        image.identity = Some(Arc::clone(&identity));
+        if image.executable.is_none() {
+            image.executable = known.executable;
+        }
+        if settled {
+            image.identity = Some(Arc::clone(&identity));
+        }
         identity
+    }
+
+    fn executable(&self, task: Task) -> Option<String> {
+        let path = self.host.executable(task).ok()?;
+        Some(String::from_utf8_lossy(&path).into_owned())
     }
 }

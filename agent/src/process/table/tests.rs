@@ -389,6 +389,33 @@ fn who_it_is_by_the_rules() {
 }
 
 #[test]
+fn in_the_middle_of_an_exec_nothing_is_final() {
+    let mut scene = Scene::new();
+    scene.lives(50, 0, "/bin/a", &[]);
+    scene.table.scan(Pid(50));
+    let set_executing = |scene: &Scene, executing| {
+        let mut processes = scene.host.processes();
+        let process = processes.get_mut(&Pid(50)).unwrap();
+        process.executable = "/bin/b".into();
+        process.service = Some("shop".into());
+        process.executing = executing;
+    };
+    set_executing(&scene, true);
+    let time = monotonic_now();
+    let comm = b"b".to_vec();
+    let (pid, tid) = (Pid(50), Tid(50));
+    scene.table.apply(ProcessEvent::Comm { pid, tid, time, exec: true, comm });
+    let mut sample = scene.sample(0, 50, 0, &[]);
+    sample.time = monotonic_now();
+    let early = scene.table.attribute(&sample).process;
+    assert_eq!((early.executable_path.as_str(), early.service_name.as_str()), ("/bin/b", "b"));
+    set_executing(&scene, false);
+    sample.time = monotonic_now();
+    let late = scene.table.attribute(&sample).process;
+    assert_eq!((late.executable_path.as_str(), late.service_name.as_str()), ("/bin/b", "shop"));
+}
+
+#[test]
 fn only_what_is_asked_for_and_its_children() {
     let mut scene = Scene::only(&[Pid(50)]);
     scene.lives(49, 0, "/bin/x", &[]);
