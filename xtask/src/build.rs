@@ -109,17 +109,22 @@ fn dist(page: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>> {
     Ok(files)
 }
 
-/// Builds everything optimised and runs the measurements; the figures are theirs.
-pub(crate) fn bench(arguments: &[String]) -> Result<()> {
+/// Builds everything optimised and runs a measurement; the figures are its own.
+pub(crate) fn bench(what: &str, arguments: &[String]) -> Result<()> {
     let folder = programs(true)?;
-    let status = Command::new(folder.join("bench"))
-        .args(arguments)
-        .env("VESTA_PROGRAMS", &folder)
-        .current_dir(root())
-        .status()
-        .context("start bench")?;
+    let mut bench = if what == "store" {
+        let mut cargo = cargo_with_bpf()?;
+        cargo.args(["build", "--release"]).args(PACKAGES).args(["--example", "bench_collector"]);
+        run(&mut cargo)?;
+        Command::new(folder.join("examples/bench_collector"))
+    } else {
+        let mut bench = Command::new(folder.join("bench"));
+        bench.arg(what).env("VESTA_PROGRAMS", &folder);
+        bench
+    };
+    let status = bench.args(arguments).current_dir(root()).status().context("start bench")?;
     if !status.success() {
-        bail!("bench ended with {status}");
+        bail!("bench {what} ended with {status}");
     }
     Ok(())
 }

@@ -85,18 +85,24 @@ VESTA_CORPUS names a folder with foreign profiles; ../shared/corpus is found by 
   cargo xtask codegen --check      fail if a generated file is stale")]
     Codegen(CheckArgs),
     /// Measure what Vesta costs on this host, built with `--release`.
-    #[command(after_help = "Examples:
+    #[command(after_help = "What:
+  agent      CPU with BPF time, memory with maps, time per frame, unwind rows per second (root)
+  collector  durable samples per second over OTLP/gRPC, latency of answers, of the whole program
+  store      the same inside one process, over a large seeded set
+Examples:
   cargo xtask bench agent
   cargo xtask bench agent --beside PROFILER --json
-  cargo xtask bench collector
-  cargo xtask bench agent --help")]
+  cargo xtask bench collector --seconds 60
+  cargo xtask bench agent --help     the options of one")]
     Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
 struct BenchArgs {
-    /// `agent` or `collector`, and their options.
+    /// What to measure.
+    #[arg(value_parser = ["agent", "collector", "store"])]
+    what: String,
+    /// Options of the measurement.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
@@ -143,6 +149,6 @@ fn perform(task: Task) -> Result<()> {
         Task::Lint => lint::lint(),
         Task::Tidy => tidy::tidy(),
         Task::Codegen(args) => codegen::codegen(args.check),
-        Task::Bench(args) => build::bench(&args.arguments),
+        Task::Bench(args) => build::bench(&args.what, &args.arguments),
     }
 }
