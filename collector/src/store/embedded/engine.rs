@@ -193,7 +193,7 @@ impl Engine {
     }
 
     /// Adds a durable batch; `dropped[i]` tells that profile i was a duplicate. Only the writer calls it.
-    pub(super) fn apply(&self, batch: &WriteBatch, dropped: &[bool]) {
+    pub(super) fn apply(&self, batch: &WriteBatch, identities: &BatchIdentities, dropped: &[bool]) {
         let now_ms = self.clock.now_ms();
         let stored: Vec<&ProfileDef> = batch
             .profiles
@@ -204,13 +204,12 @@ impl Engine {
         if stored.is_empty() {
             return;
         }
-        let identities = BatchIdentities::of(batch);
         let project = self.project_or_new(&batch.project);
         let memtable = Arc::clone(&self.view().active);
         let rows = memtable.project_or_new(&batch.project);
         let (locations, series) = {
             let mut symbols = project.symbols_mut();
-            let locations = symbols.learn(batch, &identities);
+            let locations = symbols.learn(batch, identities);
             let series: Vec<u32> =
                 stored.iter().map(|profile| symbols.learn_series(profile)).collect();
             (locations, series)

@@ -29,6 +29,7 @@ pub use engine::Clock;
 
 use super::{Ack, ProfileStore, StoreError, StoreFuture, StoreStats};
 use crate::limits;
+use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProjectName, WriteBatch};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, ProfileTypeRow, Selection,
@@ -66,8 +67,8 @@ pub struct EmbeddedStore {
     /// Absent while shutting down.
     commands: Mutex<Option<Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Held for as long as the folder is in use.
-    _lock: std::fs::File,
+    /// Locked for as long as the folder is in use.
+    lock: std::fs::File,
 }
 
 impl EmbeddedStore {
@@ -110,7 +111,7 @@ impl EmbeddedStore {
             queue_bytes,
             commands: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
-            _lock: lock,
+            lock,
         })
     }
 
@@ -135,19 +136,21 @@ impl EmbeddedStore {
     }
 
     async fn append_batch(&self, batch: WriteBatch) -> Result<Ack, StoreError> {
-        let (batch, encoded) = compute(move || {
+        // What needs no order is done here, beside the writer.
+        let (batch, identities, encoded) = compute(move || {
             batch.check()?;
             let encoded = batch::encode(&batch).map_err(|source| StoreError::Io {
                 what: "compressing a batch".to_owned(),
                 source,
             })?;
-            Ok((batch, encoded))
+            let identities = BatchIdentities::of(&batch);
+            Ok((batch, identities, encoded))
         })
         .await?;
         let bytes = batch_bytes(&batch) + encoded.len() as u64;
         self.reserve(bytes)?;
         let (reply, answer) = oneshot::channel();
-        let append = Append { batch, encoded, queue_bytes: bytes, reply };
+        let append = Append { batch, identities, encoded, queue_bytes: bytes, reply };
         let sent = self.send(Command::Append(Box::new(append)));
         if let Err(error) = sent {
             self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -185,6 +188,11 @@ impl Drop for EmbeddedStore {
             && thread.join().is_err()
         {
             tracing::error!("the writer of the store panicked");
+        }
+        // Closing is not enough: a process that is being forked holds copies of all descriptors until it
+        // executes its program, and with them the lock.
+        if let Err(error) = self.lock.unlock() {
+            tracing::warn!(%error, "cannot unlock the data folder");
         }
     }
 }

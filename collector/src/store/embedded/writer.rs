@@ -8,6 +8,7 @@ use super::flushes::Flushes;
 use super::seen::Seen;
 use super::wal::{self, Replayed, Wal};
 use crate::limits;
+use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProfileId, ProjectName, WriteBatch};
 use crate::store::{Ack, StoreError};
 use hashbrown::HashSet;
@@ -27,6 +28,7 @@ const RECORD_BATCH: u8 = 1;
 /// A batch that waits to be written.
 pub(super) struct Append {
     pub(super) batch: WriteBatch,
+    pub(super) identities: BatchIdentities,
     pub(super) encoded: Vec<u8>,
     /// Its share of the queue.
     pub(super) queue_bytes: u64,
@@ -165,18 +167,24 @@ impl Writer {
     /// Adds a durable batch to the memtable and answers.
     fn commit(&mut self, staged: Staged) {
         let Staged { append, dropped, ack, now_ms } = staged;
-        let Append { batch, reply, .. } = *append;
-        self.take(&batch, &dropped, now_ms);
+        let Append { batch, identities, reply, .. } = *append;
+        self.take(&batch, &identities, &dropped, now_ms);
         self.engine.counters.profiles_duplicate.fetch_add(ack.duplicates, Ordering::Relaxed);
         // Nobody listens if the connection is gone; the batch is stored all the same.
         drop(reply.send(Ok(ack)));
     }
 
-    fn take(&mut self, batch: &WriteBatch, dropped: &[bool], now_ms: i64) {
+    fn take(
+        &mut self,
+        batch: &WriteBatch,
+        identities: &BatchIdentities,
+        dropped: &[bool],
+        now_ms: i64,
+    ) {
         for (profile, _) in batch.profiles.iter().zip(dropped).filter(|&(_, &dropped)| !dropped) {
             self.seen.mark(&batch.project, &profile.id, now_ms);
         }
-        self.engine.apply(batch, dropped);
+        self.engine.apply(batch, identities, dropped);
     }
 
     /// Takes all records of the WAL at the start; writes segments between two files where that is due.
@@ -220,7 +228,7 @@ impl Writer {
                 || profile.id != ProfileId::None && !fresh.insert(profile.id);
             *dropped = *dropped || known;
         }
-        self.take(&batch, &twice, now_ms);
+        self.take(&batch, &BatchIdentities::of(&batch), &twice, now_ms);
         Ok(())
     }
 

@@ -139,3 +139,26 @@ fn find(dir: &Path, ending: &str) -> PathBuf {
     }
     panic!("no file ends in {ending}")
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_hour_that_is_over_becomes_a_segment_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(START_MS + 1_000));
+    let clock = Arc::clone(&now_ms);
+    let clock = Clock::new(move || clock.load(Ordering::Relaxed));
+    let store = EmbeddedStore::open(EmbeddedOptions { clock, ..options(dir.path()) }).unwrap();
+    store.append(hour_of(0, 10)).await.unwrap();
+    let wait = std::time::Duration::from_millis(1_200);
+    now_ms.store(START_MS + HOUR_MS + 500_000, Ordering::Relaxed);
+    tokio::time::sleep(wait).await;
+    assert_eq!(store.stats().await.unwrap().segments, 0, "late rows are waited for");
+    now_ms.store(START_MS + HOUR_MS + 600_000, Ordering::Relaxed);
+    let mut left = 50;
+    while store.stats().await.unwrap().segments == 0 && left > 0 {
+        tokio::time::sleep(wait / 6).await;
+        left -= 1;
+    }
+    let stats = store.stats().await.unwrap();
+    assert_eq!((stats.segments, stats.wal_bytes), (1, 0), "and its log is gone");
+    assert_eq!(samples_of(&store, 0).await, 10);
+}
