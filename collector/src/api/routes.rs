@@ -6,7 +6,7 @@ use super::params::Params;
 use super::selector::label_name;
 use crate::limits::{QUERY_MS_MAX, QUERY_WAIT_MS, ROWS_MAX, SERIES_MAX, TIMELINE_BUCKETS_MAX};
 use crate::profile::ProjectName;
-use crate::query::{self, MergeQuery, TimeRange, TimelineQuery};
+use crate::query::{self, MergeQuery, TimelineQuery};
 use crate::store::StoreError;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query, State};
@@ -21,8 +21,6 @@ use tokio::time::timeout;
 
 /// Points of the small trend of a service.
 const TREND_BUCKETS: usize = 48;
-
-const NS_PER_MS: f64 = 1e6;
 
 /// Query parameters as they came; a malformed query string is an error of the API's form.
 pub(super) struct Pairs(pub(super) Vec<(String, String)>);
@@ -146,17 +144,6 @@ async fn unit_of(app: &App, project: ProjectName, id: &str) -> Result<String, St
     Ok(types.into_iter().find(|row| row.id == id).map(|row| row.unit).unwrap_or_default())
 }
 
-/// Milliseconds of a bucket that lie in the range and not in the future: what its sum is divided by.
-fn bucket_ms(start_ms: i64, step_ms: i64, range: TimeRange, now_ms: i64) -> i64 {
-    let from_ms = start_ms.max(range.from_ms);
-    let to_ms = start_ms.saturating_add(step_ms).min(range.to_ms).min(now_ms.max(range.from_ms));
-    to_ms.saturating_sub(from_ms)
-}
-
-fn cores(value: i64, ms: i64) -> f64 {
-    if ms <= 0 { 0.0 } else { float(value) / (float(ms) * NS_PER_MS) }
-}
-
 pub(super) async fn services(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
@@ -175,24 +162,19 @@ pub(super) async fn services(
     let window_ms = range.to_ms - range.from_ms;
     let is_cores = unit == "nanoseconds";
     let all: f64 = rows.iter().map(|row| float(row.total)).sum();
-    let buckets = i64::try_from(TREND_BUCKETS).unwrap_or(i64::MAX);
-    let step_ms =
-        window_ms.div_euclid(buckets).max(1) + i64::from(window_ms.rem_euclid(buckets) > 0);
     let rows: Vec<_> = rows
         .iter()
         .map(|row| {
             let share = if all == 0.0 { 0.0 } else { finite(float(row.total) / all) };
-            let trend: Vec<f64> = (0i64..)
-                .zip(&row.trend)
-                .map(|(bucket, &sum)| {
-                    let start_ms = range.from_ms.saturating_add(bucket.saturating_mul(step_ms));
-                    cores(sum, bucket_ms(start_ms, step_ms, range, params.now_ms))
-                })
-                .collect();
+            // Cores where the unit is a time, sums elsewhere.
+            let trend: Vec<f64> = if is_cores {
+                row.trend_cores.iter().map(|&cores| finite(cores)).collect()
+            } else {
+                row.trend.iter().map(|&sum| float(sum)).collect()
+            };
             value!({
                 "service": row.service,
-                // Every host's time is the same for all services, so cores are shared out by value.
-                "cores": if is_cores { finite(coverage.cores * share) } else { 0.0 },
+                "cores": if is_cores { finite(row.cores) } else { 0.0 },
                 "share": share,
                 "trend": trend,
                 "samples": row.samples,
@@ -302,27 +284,22 @@ pub(super) async fn series(
     })
     .await?;
     let is_cores = unit == "nanoseconds";
-    let shape = |sums: &[i64]| -> Vec<f64> {
-        let starts = (0i64..)
-            .map(|bucket| line.start_ms.saturating_add(bucket.saturating_mul(line.step_ms)));
-        let shaped = sums.iter().zip(starts).map(|(&sum, start_ms)| {
-            if is_cores {
-                cores(sum, bucket_ms(start_ms, line.step_ms, range, params.now_ms))
-            } else {
-                float(sum)
-            }
-        });
-        shaped.collect()
+    let shape = |sums: &[i64], cores: Option<&[f64]>| -> Vec<f64> {
+        match cores {
+            Some(cores) if is_cores => cores.iter().map(|&cores| finite(cores)).collect(),
+            _ => sums.iter().map(|&sum| float(sum)).collect(),
+        }
     };
     let rows: Vec<_> = line
         .series
         .iter()
-        .map(|(label, sums)| {
+        .zip(&line.series_cores)
+        .map(|((label, sums), cores)| {
             let mut labels = serde_json::Map::new();
             if let Some(by) = &by {
                 labels.insert(by.clone(), label.clone().into());
             }
-            value!({"labels": labels, "values": shape(sums)})
+            value!({"labels": labels, "values": shape(sums, Some(cores))})
         })
         .collect();
     json(&value!({
@@ -332,7 +309,7 @@ pub(super) async fn series(
         "unit": unit,
         "value_unit": if is_cores { "cores" } else { &*unit },
         "series": rows,
-        "other": line.other.as_deref().map(shape),
+        "other": line.other.as_deref().map(|sums| shape(sums, line.other_cores.as_deref())),
         "annotations": [],
     }))
 }
