@@ -93,7 +93,7 @@ Examples:
   cargo xtask bench agent
   cargo xtask bench agent --beside PROFILER --json
   cargo xtask bench collector --seconds 60
-  cargo xtask bench agent --help     the options of one")]
+  cargo xtask bench agent -- --help     the options of one")]
     Bench(BenchArgs),
 }
 
