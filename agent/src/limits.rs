@@ -234,10 +234,12 @@ pub const GO_SCAN_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of relocations that are searched for the words of Go's module data.
 pub const GO_RELOCATION_BYTES_MAX: u64 = 128 << 20;
 
-/// Bytes of one call frame section (`.eh_frame`, `.debug_frame`), decompressed. The largest seen is
-/// 60 MB (`ClickHouse`).
+/// Sections of call frame information of one file: BOLT makes two, a linker with `--rosegment` one.
+pub const UNWIND_SECTIONS_MAX: usize = 4;
+/// Bytes of all `.eh_frame` sections of a file, decompressed; of `.debug_frame` likewise. The largest
+/// seen is 60 MB (`ClickHouse`).
 pub const UNWIND_SECTION_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of call frame instructions run for one file, those of a shared CIE counted for each function.
+/// Bytes of call frame instructions run for one section, those of a shared CIE counted for each function.
 /// `librustc_driver`'s 107,000 functions take 10 MB.
 pub const UNWIND_WORK_BYTES_MAX: u64 = 256 << 20;
 /// Rows of one file: an eighth of all rows that the kernel side holds (33.5 million).

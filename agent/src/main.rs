@@ -15,10 +15,11 @@ fn main() -> ExitCode {
     });
     let done = match command {
         Command::Run(options) => {
-            command::privilege::ensure().and_then(|()| command::run::run(&options))
+            command::privilege::ensure(true).and_then(|()| command::run::run(&options))
         }
         Command::Record(options) => {
-            command::privilege::ensure().and_then(|()| command::record::record(&options))
+            let alone = options.command.is_empty();
+            command::privilege::ensure(alone).and_then(|()| command::record::record(&options))
         }
         Command::Doctor(options) => command::doctor::doctor(&options),
         Command::Hold(options) => command::hold::hold(&options),

@@ -10,15 +10,16 @@ const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
 /// Goes on if this process may sample; else starts again through sudo where a person can type a
-/// password; else says which line to type.
-pub(crate) fn ensure() -> anyhow::Result<()> {
+/// password; else says which line to type. `elevate` is false where the line holds a command of the
+/// user's: that must not become root's unasked.
+pub(crate) fn ensure(elevate: bool) -> anyhow::Result<()> {
     if rustix::process::geteuid().is_root() || has_capabilities() {
         return Ok(());
     }
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     let words: Vec<_> = arguments.iter().map(|word| word.to_string_lossy()).collect();
     let line = format!("sudo vesta-agent {}", words.join(" "));
-    if !std::io::stdin().is_terminal() || !on_path("sudo") {
+    if !elevate || !std::io::stdin().is_terminal() || !on_path("sudo") {
         bail!("sampling wants root or CAP_BPF and CAP_PERFMON; as root: {line}");
     }
     crate::say(&format!("vesta-agent: sampling wants root, starting again: {line}"));

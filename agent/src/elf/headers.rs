@@ -51,6 +51,8 @@ impl Section {
 #[derive(Debug)]
 pub(crate) struct Elf<'a> {
     source: Source<'a>,
+    /// `e_type`.
+    pub(crate) kind: u16,
     /// `e_entry`.
     pub(crate) entry: u64,
     /// `e_shoff` and the number of headers there, for those who copy them.
@@ -71,6 +73,7 @@ impl<'a> Elf<'a> {
             return Err(malformed("ELF header", "not a 64-bit little-endian ELF file"));
         }
         let short = || malformed("ELF header", "too short");
+        let kind = u16_at(&header, 16).ok_or_else(short)?;
         let machine = u16_at(&header, 18).ok_or_else(short)?;
         if machine != elf::EM_X86_64.0 {
             return Err(malformed("ELF header", &format!("machine {machine} is not x86-64")));
@@ -89,6 +92,7 @@ impl<'a> Elf<'a> {
         let segments = read_segments(source, segment_offset, segment_count)?;
         let mut elf = Self {
             source,
+            kind,
             entry,
             section_table: (0, 0),
             segments,

@@ -8,6 +8,7 @@ use crate::limits::{FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
 use crate::unwind::RowTable;
 use std::collections::VecDeque;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -113,6 +114,11 @@ impl Drop for Compilers {
     }
 }
 
+fn panicked() -> ForeignFileError {
+    let detail = "the parser panicked".to_owned();
+    ForeignFileError::Malformed { what: "unwind information", detail }
+}
+
 struct Work {
     shared: Arc<Shared>,
     parse: Arc<dyn ForeignFiles>,
@@ -125,7 +131,11 @@ impl Work {
         while let Some(file) = self.next() {
             let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
             let rows = match self.files.open(file) {
-                Some(descriptor) => self.parse.unwind_rows(&descriptor),
+                Some(descriptor) => {
+                    // A defect of a parser costs the file, never the worker.
+                    let parse = AssertUnwindSafe(|| self.parse.unwind_rows(&descriptor));
+                    std::panic::catch_unwind(parse).unwrap_or_else(|_| Err(panicked()))
+                }
                 None => Err(gone()),
             };
             if self.ready.send(Compiled { file, rows }).is_err() {

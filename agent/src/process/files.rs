@@ -121,6 +121,8 @@ impl Files {
     pub fn behind(&self, wanted: Wanted<'_>) -> Backing {
         match wanted.mapping.path.as_slice() {
             b"[vdso]" => self.vdso(wanted),
+            // Perf's name of anonymous executable memory (kernel/events/core.c, perf_event_mmap_event).
+            b"//anon" => Backing::Anonymous,
             [b'/', ..] => self.file(wanted),
             _ => Backing::Anonymous,
         }

@@ -135,6 +135,8 @@ impl Instance {
     pub(super) fn found_executed(&mut self, time: MonotonicNs) {
         let comm = self.image().comm.clone();
         self.replace(time, comm);
+        // Threads that it started before this look are not in any record from here on.
+        self.threads = None;
         self.image().inferred = true;
     }
 
@@ -192,7 +194,9 @@ impl Image {
 
     /// The kernel reported a mapping. False if it is old news, or too much.
     pub(super) fn report(&mut self, reported: Reported, time: MonotonicNs) -> bool {
-        if self.executable.is_none() && reported.entry.path.starts_with(b"/") {
+        let path = reported.entry.path.as_slice();
+        // `//anon` is memory, whatever the target's root holds under that name.
+        if self.executable.is_none() && path.starts_with(b"/") && !path.starts_with(b"//") {
             let path = String::from_utf8_lossy(&reported.entry.path).into_owned();
             self.executable = Some(path);
         }

@@ -9,7 +9,9 @@ use crate::elf::ForeignFileError;
 use crate::elf::go::GoTable;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{Source, malformed};
-use crate::limits::{UNWIND_ENTRY_BYTES_MAX, UNWIND_SECTION_BYTES_MAX};
+use crate::limits::{
+    ELF_DYNAMIC_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX, UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
+};
 use agent_ebpf::{RuleKind, UnwindRule};
 use object::elf;
 
@@ -60,8 +62,11 @@ fn eh_frames(elf: &Elf<'_>) -> Result<Vec<FrameSection>, ForeignFileError> {
     if sections.is_empty() {
         return Ok(eh_frame_by_header(elf)?.into_iter().collect());
     }
-    let frames = sections.into_iter().map(|section| {
-        let bytes = elf.section_bytes(".eh_frame", section, UNWIND_SECTION_BYTES_MAX)?;
+    // One budget for all: headers may repeat, and each may stand for bytes that decompress to much more.
+    let mut left = UNWIND_SECTION_BYTES_MAX;
+    let frames = sections.into_iter().take(UNWIND_SECTIONS_MAX).map(|section| {
+        let bytes = elf.section_bytes(".eh_frame", section, left)?;
+        left = left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
         Ok(FrameSection { bytes, address: section.address, text, got, ends_with_zero: false })
     });
     frames.collect()
@@ -93,9 +98,35 @@ fn eh_frame_by_header(elf: &Elf<'_>) -> Result<Option<FrameSection>, ForeignFile
     Ok(Some(FrameSection { bytes, address, text: 0, got: header.address, ends_with_zero: true }))
 }
 
+/// True if the kernel starts the file at its entry. Linkers write the start of `.text` there in libraries,
+/// where an ordinary function lies.
+fn is_program(elf: &Elf<'_>) -> bool {
+    /// `DT_FLAGS_1` and its bit `DF_1_PIE` (glibc elf/elf.h), the mark of a static position-independent one.
+    const FLAGS_1: u64 = 0x6fff_fffb;
+    const FLAG_PIE: u64 = 0x0800_0000;
+    if elf.kind == elf::ET_EXEC.0 || elf.segment(elf::PT_INTERP).is_some() {
+        return true;
+    }
+    let dynamic = elf.segment(elf::PT_DYNAMIC).and_then(|segment| {
+        let length = segment.file_size.min(ELF_DYNAMIC_BYTES_MAX);
+        elf.source().read("dynamic", segment.offset, length, ELF_DYNAMIC_BYTES_MAX).ok()
+    });
+    let word = |entry: &[u8], at: usize| {
+        let bytes = entry.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_le_bytes)
+    };
+    dynamic.is_some_and(|bytes| {
+        let mut entries = bytes.chunks_exact(16);
+        entries.any(|entry| word(entry, 0) == FLAGS_1 && word(entry, 8) & FLAG_PIE != 0)
+    })
+}
+
 /// The entry function was called by nobody. Where its own information does not say so (static musl),
 /// this does.
 fn close_root(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFileError> {
+    if !is_program(elf) {
+        return Ok(());
+    }
     let range = match builder.containing(elf.entry) {
         Some((_, true)) => return Ok(()),
         Some((range, false)) if range.start == elf.entry => range,

@@ -162,7 +162,8 @@ impl Tables {
             return Err(process_error(error));
         }
         if let Some(old) = self.processes.insert(pid, key) {
-            self.release_layout(old, now);
+            // Writing the new one may have waited for the kernel: walks use the old one until now.
+            self.release_layout(old, monotonic_now());
         }
         Ok(left_out)
     }

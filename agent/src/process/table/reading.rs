@@ -84,7 +84,13 @@ impl ProcessTable {
         let executable = self.executable(task);
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
-        if executable.is_some() && known.is_some() && executable != *known {
+        let differ =
+            |found: &String, known: &String| without_deleted(found) != without_deleted(known);
+        if executable
+            .as_ref()
+            .zip(known.as_ref())
+            .is_some_and(|(found, known)| differ(found, known))
+        {
             instance.found_executed(now);
         }
         let helped = address.is_none_or(|address| set.mapping(address).is_some());
@@ -171,4 +177,9 @@ impl ProcessTable {
         let path = self.host.executable(task).ok()?;
         Some(String::from_utf8_lossy(&path).into_owned())
     }
+}
+
+/// `/proc` marks the path of a file that was replaced or removed; that is no other program.
+fn without_deleted(path: &str) -> &str {
+    path.strip_suffix(" (deleted)").unwrap_or(path)
 }

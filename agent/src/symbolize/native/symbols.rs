@@ -157,7 +157,8 @@ impl SymbolTable {
         let first = before.partition_point(|symbol| symbol.start < last.start);
         // A sized symbol at the same place has said where the function ends.
         let aliases = before.get(first..)?;
-        aliases.iter().all(|symbol| symbol.size == 0).then_some(aliases)
+        let sized = aliases.iter().any(|symbol| symbol.size != 0);
+        (!sized).then(|| &aliases[..aliases.len().min(SYMBOL_WALK_MAX)])
     }
 
     fn section_of(&self, address: u64) -> Option<(u64, u64)> {
