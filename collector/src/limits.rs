@@ -231,3 +231,6 @@ pub const QUERY_NODES_MAX: usize = 4 << 20;
 pub const WAL_FREEZE_BYTES: u64 = 256 << 20;
 /// How long after the end of an hour its rows are waited for before it becomes a segment, milliseconds.
 pub const SEGMENT_GRACE_MS: i64 = 10 * 60 * 1_000;
+
+/// Open files of the process: one for each hour on disk (eleven years of them) and its connections.
+pub const DESCRIPTORS_MAX: u64 = 100_000;

@@ -6,6 +6,7 @@ use clap::Parser as _;
 use collector::api::serve::{Collector, ServeOptions};
 use collector::client::local::{self, LocalOptions};
 use collector::client::{self, ClientError};
+use collector::limits::DESCRIPTORS_MAX;
 use collector::options::{Cli, Command, LocalArgs, ServeArgs};
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -75,13 +76,27 @@ fn start_log() {
         .init();
 }
 
-/// Resolves at the first SIGINT or SIGTERM.
+/// An hour on disk is an open file, and the usual soft limit of 1,024 is a month and a half of them. Raising
+/// it up to the hard limit needs no right.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let hard = limit.maximum.unwrap_or(DESCRIPTORS_MAX);
+    limit.current = Some(hard.min(DESCRIPTORS_MAX));
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%error, "the limit of open files stays as it is");
+    }
+}
+
+/// Resolves at the first SIGINT or SIGTERM, or when the terminal is closed.
 async fn told_to_stop() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+    let mut hang_up = signal(SignalKind::hangup()).context("cannot watch for SIGHUP")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
     tokio::select! {
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
+        _ = hang_up.recv() => Ok(()),
     }
 }
 
@@ -98,6 +113,7 @@ async fn serve(args: ServeArgs) -> Result<()> {
         other_ports: false,
         allowed_hosts: args.allowed_host,
     };
+    raise_descriptor_limit();
     let collector = Collector::start(options).await?;
     let addresses = collector.addresses;
     tracing::info!("page and API: http://{}", addresses.main);
@@ -113,6 +129,7 @@ async fn serve(args: ServeArgs) -> Result<()> {
 }
 
 async fn profile_this_host(args: LocalArgs) -> Result<()> {
+    raise_descriptor_limit();
     let data_dir = data_dir(args.data_dir)?;
     let options = LocalOptions {
         duration: args.duration.map(|ms| Duration::from_millis(ms.unsigned_abs())),

@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use bytes::{BufMut as _, Bytes, BytesMut};
-use http::header::CONTENT_TYPE;
+use http::header::{CONTENT_TYPE, ORIGIN};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use http_body_util::StreamBody;
 use hyper::body::Frame;
@@ -32,6 +32,10 @@ pub async fn export(State(receiver): State<Receiver>, request: Request<Body>) ->
     if !is_grpc(&parts.headers) {
         let text = "gRPC calls have the content type application/grpc";
         return (StatusCode::UNSUPPORTED_MEDIA_TYPE, text).into_response();
+    }
+    if parts.headers.contains_key(ORIGIN) {
+        // Only browsers send it: a page that was rebound to this address must not write profiles.
+        return Status::permission_denied("requests of web pages are refused").into_http();
     }
     let mut bytes = 0;
     let outcome = match receiver.read(body, REQUEST_BYTES_MAX + PREFIX_BYTES).await {

@@ -27,6 +27,10 @@ pub(super) fn encode(batch: &WriteBatch) -> std::io::Result<Vec<u8>> {
     whole.length(texts.list.len());
     texts.list.iter().for_each(|text| whole.text(text));
     whole.raw(&body.bytes);
+    if whole.bytes.len() > limits::WAL_BATCH_BYTES_MAX {
+        // What replay refuses must not be acknowledged.
+        return Err(std::io::Error::from(std::io::ErrorKind::FileTooLarge));
+    }
     let mut framed = Writer::default();
     press(&whole.bytes, &mut framed)?;
     Ok(framed.bytes)

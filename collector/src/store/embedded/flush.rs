@@ -359,6 +359,15 @@ fn read_seen(dir: &Path, sequence: u64) -> Result<Seen, StoreError> {
     Seen::decode(&mut Reader::new(body)).map_err(|error| damaged(error.0))
 }
 
+/// A half-written manifest, or a checkpoint of what was seen.
+fn is_ours_at_the_top(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    let sequence = name.strip_prefix("seen-").map(|rest| rest.strip_suffix(".tmp").unwrap_or(rest));
+    let is_seen = sequence
+        .is_some_and(|hex| hex.len() >= 8 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    name == "MANIFEST.tmp" || is_seen
+}
+
 /// Removes files of work that did not finish: segments, checkpoints and half-written files that the manifest
 /// does not name.
 fn remove_strangers(engine: &Engine, manifest: &Manifest) -> Result<(), StoreError> {
@@ -371,7 +380,9 @@ fn remove_strangers(engine: &Engine, manifest: &Manifest) -> Result<(), StoreErr
         known.extend(project.segments.iter().map(path));
     }
     let mut pending = vec![dir.join("projects")];
-    let mut found: Vec<PathBuf> = list(dir)?;
+    // The folder itself may hold files of others: only names that nobody else gives are looked at there.
+    let mut found = list(dir)?;
+    found.retain(|path| path.is_file() && is_ours_at_the_top(path));
     while let Some(folder) = pending.pop() {
         for path in list(&folder)? {
             if path.is_dir() { pending.push(path) } else { found.push(path) }
@@ -379,9 +390,10 @@ fn remove_strangers(engine: &Engine, manifest: &Manifest) -> Result<(), StoreErr
     }
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
-        name.ends_with(".seg") || name.ends_with(".tmp") || name.starts_with("seen-")
+        name.ends_with(".seg") || name.ends_with(".tmp")
     };
-    for path in found.into_iter().filter(|path| is_ours(path) && !known.contains(path)) {
+    let ours = |path: &PathBuf| is_ours_at_the_top(path) || is_ours(path);
+    for path in found.into_iter().filter(|path| ours(path) && !known.contains(path)) {
         tracing::info!(path = %path.display(), "removed a file of work that did not finish");
         let removed = engine.files.remove(&path);
         removed.map_err(|error| StoreError::io("removing", &path, error))?;

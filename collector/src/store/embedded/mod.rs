@@ -139,9 +139,12 @@ impl EmbeddedStore {
         // What needs no order is done here, beside the writer.
         let (batch, identities, encoded) = compute(move || {
             batch.check()?;
-            let encoded = batch::encode(&batch).map_err(|source| StoreError::Io {
-                what: "compressing a batch".to_owned(),
-                source,
+            let encoded = batch::encode(&batch).map_err(|source| match source.kind() {
+                std::io::ErrorKind::FileTooLarge => StoreError::Limit {
+                    what: "bytes of a batch in the log",
+                    max: limits::WAL_BATCH_BYTES_MAX as u64,
+                },
+                _ => StoreError::Io { what: "compressing a batch".to_owned(), source },
             })?;
             let identities = BatchIdentities::of(&batch);
             Ok((batch, identities, encoded))
