@@ -5,7 +5,8 @@ use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
 use proto::otlp::common::any_value::Value;
 use proto::otlp::common::{AnyValue, KeyValue};
-use proto::otlp::profiles::{Profile, ProfilesDictionary, Sample};
+use proto::otlp::profiles::{ProfilesDictionary, Sample};
+use std::sync::Arc;
 
 /// One sample at one time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,12 +17,14 @@ pub struct Observation {
     pub pid: u32,
     /// `process.executable.name`.
     pub executable: String,
+    /// `process.executable.path`; empty if it was not sent.
+    pub executable_path: String,
     /// `service.name`.
     pub service: String,
     /// `host.name`.
     pub host: String,
-    /// Leaf first.
-    pub frames: Vec<Frame>,
+    /// Leaf first; one value for each location of a request.
+    pub frames: Vec<Arc<Frame>>,
 }
 
 /// One location of a stack.
@@ -31,6 +34,10 @@ pub struct Frame {
     pub kind: String,
     /// File name of the mapping, without its folders; empty if there is none.
     pub file: String,
+    /// The same with its folders, as the agent sent it.
+    pub path: String,
+    /// GNU build id of the mapping, hexadecimal; empty if it was not sent.
+    pub build_id: String,
     /// ELF address.
     pub address: u64,
     /// Functions, innermost (inlined) first.
@@ -70,7 +77,13 @@ fn is_called(function: &str, name: &str) -> bool {
 impl Observation {
     /// The user half of the stack, leaf first, markers left out.
     pub fn user(&self) -> impl Iterator<Item = &Frame> {
-        self.frames.iter().filter(|frame| frame.is_user())
+        self.frames.iter().map(Arc::as_ref).filter(|frame| frame.is_user())
+    }
+
+    /// The texts of its marker frames.
+    pub fn markers(&self) -> impl Iterator<Item = &str> {
+        let markers = self.frames.iter().filter(|frame| frame.is_marker());
+        markers.flat_map(|frame| frame.functions.iter().map(String::as_str))
     }
 
     /// True if a frame of the stack is called so.
@@ -82,7 +95,7 @@ impl Observation {
     /// The stack for a failure's message, root first.
     #[must_use]
     pub fn shown(&self) -> String {
-        let frame = |frame: &Frame| {
+        let frame = |frame: &Arc<Frame>| {
             let names = frame.functions.join("+");
             format!("{}:{:x}:{names}", frame.file, frame.address)
         };
@@ -100,20 +113,26 @@ pub fn observations(requests: &[Vec<u8>]) -> Vec<Observation> {
     for request in requests {
         let request = ExportProfilesServiceRequest::decode(&request[..]).expect("OTLP");
         let dictionary = request.dictionary.as_ref().expect("a request has a dictionary");
+        let locations = 0..dictionary.location_table.len();
+        let locations: Vec<Arc<Frame>> =
+            locations.map(|index| Arc::new(frame(dictionary, index))).collect();
+        let tables = Tables { dictionary, locations };
         for resource in &request.resource_profiles {
             let attributes = resource.resource.as_ref().map_or(&[][..], |it| &it.attributes[..]);
             let resource_labels = Labels::of_resource(attributes);
             for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
-                all.extend(
-                    profile
-                        .samples
-                        .iter()
-                        .flat_map(|sample| one(dictionary, profile, sample, &resource_labels)),
-                );
+                let samples = profile.samples.iter();
+                all.extend(samples.flat_map(|sample| one(&tables, sample, &resource_labels)));
             }
         }
     }
     all
+}
+
+/// The dictionary of a request, its locations in place.
+struct Tables<'a> {
+    dictionary: &'a ProfilesDictionary,
+    locations: Vec<Arc<Frame>>,
 }
 
 /// What names the sender of a sample.
@@ -121,6 +140,7 @@ pub fn observations(requests: &[Vec<u8>]) -> Vec<Observation> {
 struct Labels {
     pid: u32,
     executable: String,
+    executable_path: String,
     service: String,
     host: String,
 }
@@ -142,6 +162,9 @@ impl Labels {
             ("process.executable.name", Some(Value::StringValue(name))) => {
                 self.executable.clone_from(name)
             }
+            ("process.executable.path", Some(Value::StringValue(path))) => {
+                self.executable_path.clone_from(path)
+            }
             ("service.name", Some(Value::StringValue(name))) => self.service.clone_from(name),
             ("host.name", Some(Value::StringValue(name))) => self.host.clone_from(name),
             _ => {}
@@ -149,24 +172,24 @@ impl Labels {
     }
 }
 
-fn one(
-    dictionary: &ProfilesDictionary,
-    _profile: &Profile,
-    sample: &Sample,
-    resource: &Labels,
-) -> Vec<Observation> {
+fn one(tables: &Tables<'_>, sample: &Sample, resource: &Labels) -> Vec<Observation> {
+    let dictionary = tables.dictionary;
     let mut labels = resource.clone();
     for &index in &sample.attribute_indices {
         let attribute = &dictionary.attribute_table[at(index)];
         labels.set(string(dictionary, attribute.key_strindex), attribute.value.as_ref());
     }
     let stack = &dictionary.stack_table[at(sample.stack_index)];
-    let frames: Vec<Frame> =
-        stack.location_indices.iter().map(|&index| frame(dictionary, index)).collect();
+    let frames: Vec<Arc<Frame>> = stack
+        .location_indices
+        .iter()
+        .map(|&index| Arc::clone(&tables.locations[at(index)]))
+        .collect();
     let observation = |&time_ns: &u64| Observation {
         time_ns,
         pid: labels.pid,
         executable: labels.executable.clone(),
+        executable_path: labels.executable_path.clone(),
         service: labels.service.clone(),
         host: labels.host.clone(),
         frames: frames.clone(),
@@ -174,27 +197,27 @@ fn one(
     sample.timestamps_unix_nano.iter().map(observation).collect()
 }
 
-fn frame(dictionary: &ProfilesDictionary, index: i32) -> Frame {
-    let location = &dictionary.location_table[at(index)];
+fn frame(dictionary: &ProfilesDictionary, index: usize) -> Frame {
+    let location = &dictionary.location_table[index];
     let mapping = &dictionary.mapping_table[at(location.mapping_index)];
     let path = string(dictionary, mapping.filename_strindex);
-    let mut kind = String::new();
-    for &index in &location.attribute_indices {
-        let attribute = &dictionary.attribute_table[at(index)];
-        let value = attribute.value.as_ref().and_then(|value| value.value.as_ref());
-        if let ("profile.frame.type", Some(Value::StringValue(name))) =
-            (string(dictionary, attribute.key_strindex), value)
-        {
-            kind.clone_from(name);
+    let text = |indices: &[i32], key: &str| {
+        let mut attributes = indices.iter().map(|&index| &dictionary.attribute_table[at(index)]);
+        let found = attributes.find(|it| string(dictionary, it.key_strindex) == key);
+        match found.and_then(|attribute| attribute.value.as_ref()?.value.as_ref()) {
+            Some(Value::StringValue(text)) => text.clone(),
+            _ => String::new(),
         }
-    }
+    };
     let function = |line: &proto::otlp::profiles::Line| {
         let function = &dictionary.function_table[at(line.function_index)];
         string(dictionary, function.name_strindex).to_owned()
     };
     Frame {
-        kind,
+        kind: text(&location.attribute_indices, "profile.frame.type"),
         file: path.rsplit('/').next().unwrap_or_default().to_owned(),
+        path: path.to_owned(),
+        build_id: text(&mapping.attribute_indices, "process.executable.build_id.gnu"),
         address: location.address,
         functions: location.lines.iter().map(function).collect(),
     }
