@@ -16,6 +16,7 @@
 pub mod address;
 pub mod clock;
 pub mod limits;
+pub mod path;
 
 pub mod aggregate;
 pub mod bpf;

@@ -24,7 +24,7 @@ pub(crate) struct FixtureNames {
 impl Namer for FixtureNames {
     fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
         self.asked.extend_from_slice(addresses);
-        let stem = super::file_name(&file.path);
+        let stem = crate::path::file_name(&file.path);
         let line = |name: String, line| SourceLine {
             system_name: format!("_Z{}{name}v", name.len()),
             function: name,

@@ -5,6 +5,7 @@ use super::named::{Code, Location};
 use crate::address::ElfAddr;
 use crate::elf::{ExecutableSegment, Runtime};
 use crate::normalize::{MappedFile, Marker};
+use crate::path::file_name;
 use agent_ebpf::Outcome;
 use proto::FrameKind;
 use std::borrow::Cow;
@@ -73,12 +74,6 @@ impl Location {
             Some(module) => module,
         })
     }
-}
-
-/// The last component of a path.
-#[must_use]
-pub fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 impl MappedFile {

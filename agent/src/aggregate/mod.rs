@@ -13,7 +13,7 @@ pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, file_name, marker_text};
+pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, marker_text};
 pub use ledger::{Ledger, OUTCOMES};
 pub use named::{
     Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,

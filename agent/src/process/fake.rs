@@ -7,6 +7,7 @@ use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid};
 use crate::elf::{
     ExecutableSegment, FileFacts, ForeignFileError, ForeignFiles, Runtime, SourceLine,
 };
+use crate::path;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
 use hashbrown::HashMap;
@@ -79,7 +80,7 @@ fn opened(path: &[u8]) -> Result<OpenedFile, OpenError> {
     file.write_all(path).unwrap();
     let inode = path.iter().fold(7, |sum: u64, &byte| sum.wrapping_mul(31) + u64::from(byte));
     let identity = FileIdentity { device: 1, inode, size: path.len() as u64, modified_ns: 0 };
-    Ok(OpenedFile { descriptor: file.into(), identity })
+    Ok(OpenedFile { descriptor: file.into(), identity, named: !path::has_remark(path) })
 }
 
 impl Host for FakeHost {
@@ -92,7 +93,7 @@ impl Host for FakeHost {
     }
 
     fn executable(&self, task: Task) -> io::Result<Vec<u8>> {
-        self.of(task.pid, |process| process.executable.clone().into_bytes())
+        self.of(task.pid, |process| path::shown(process.executable.as_bytes()).into_owned().into())
     }
 
     fn maps(&self, task: Task) -> io::Result<Maps> {

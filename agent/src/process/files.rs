@@ -10,6 +10,7 @@ use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
 use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX, VDSOS_MAX};
 use crate::normalize::MappedFile;
+use crate::path;
 use hashbrown::HashMap;
 use proto::BuildId;
 use rustix::fs::MemfdFlags;
@@ -209,7 +210,8 @@ impl Files {
         let Some(id) = state.new_id() else { return Backing::Anonymous };
         let file = Arc::new(MappedFile {
             id,
-            path: shown_path(path),
+            path: if opened.named { String::from_utf8_lossy(path) } else { path::shown(path) }
+                .into_owned(),
             facts,
             kernel_build_id: build_id.cloned(),
         });
@@ -247,7 +249,8 @@ impl Files {
         let Some(id) = state.new_id() else { return Backing::Anonymous };
         let file = Arc::new(MappedFile {
             id,
-            path: shown_path(path),
+            // Nobody can look at it: the kernel's remark is likelier than a file that is called so.
+            path: path::shown(path).into_owned(),
             facts: None,
             kernel_build_id: wanted.build_id.cloned(),
         });
@@ -276,7 +279,7 @@ impl Files {
             let mut file = std::fs::File::from(descriptor);
             file.write_all(&bytes)?;
             let identity = FileIdentity { device: 0, inode: 0, size: length, modified_ns: 0 };
-            Ok(OpenedFile { descriptor: file.into(), identity })
+            Ok(OpenedFile { descriptor: file.into(), identity, named: true })
         });
         // A process that is gone: the next one will have it.
         let Ok(opened) = opened else { return Backing::Anonymous };
@@ -441,11 +444,6 @@ impl State {
             entry.descriptor = None;
         }
     }
-}
-
-/// The path without the kernel's remark that the name is gone: the contents are the same.
-fn shown_path(path: &[u8]) -> String {
-    String::from_utf8_lossy(path.strip_suffix(b" (deleted)").unwrap_or(path)).into_owned()
 }
 
 /// The build id that a file carries.

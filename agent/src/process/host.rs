@@ -6,6 +6,7 @@ use super::maps::{Maps, MapsEntry};
 use super::service;
 use crate::address::{AbsAddr, Pid, Tid};
 use crate::limits::{CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, STAT_BYTES_MAX, VDSO_BYTES_MAX};
+use crate::path;
 use procfs::FromRead as _;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::fmt;
@@ -53,6 +54,9 @@ pub struct OpenedFile {
     pub descriptor: OwnedFd,
     /// Which one.
     pub identity: FileIdentity,
+    /// True if it is called as the path says to the last letter; false if ` (deleted)` at its end is the
+    /// kernel's remark.
+    pub named: bool,
 }
 
 /// Who maps a file: a process, and one of its threads in case the main one has ended.
@@ -97,7 +101,7 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// When it is gone, or shielded.
     fn status(&self, pid: Pid) -> io::Result<ProcessStatus>;
 
-    /// Path of the executable as the process sees it.
+    /// Path of the executable as the process sees it, without the kernel's remark that it is deleted.
     ///
     /// # Errors
     /// When it is gone, shielded, or a kernel thread.
@@ -178,6 +182,33 @@ impl ProcFs {
         })
     }
 
+    /// Where `/proc/PID/exe` leads to, as the kernel writes it.
+    fn executable_link(&self, task: Task) -> io::Result<Vec<u8>> {
+        self.try_both(task, "exe", |path| Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()))
+    }
+
+    fn open_executable(&self, task: Task) -> Result<OpenedFile, OpenError> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let exe =
+            self.try_both(task, "exe", |path| Ok(rustix::fs::open(path, flags, Mode::empty())?))?;
+        open_regular(&exe)
+    }
+
+    /// True if the file is what lies at `path` to the last letter: then ` (deleted)` is part of its name.
+    fn is_named(&self, task: Task, path: &[u8], identity: FileIdentity) -> bool {
+        self.open_beneath(task, path).is_ok_and(|found| found.identity == identity)
+    }
+
+    fn with_name(
+        &self,
+        opened: OpenedFile,
+        task: Task,
+        path: &[u8],
+    ) -> Result<OpenedFile, OpenError> {
+        let named = !path::has_remark(path) || self.is_named(task, path, opened.identity);
+        Ok(OpenedFile { named, ..opened })
+    }
+
     fn open_beneath(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = self
@@ -202,7 +233,7 @@ fn open_regular(found: &OwnedFd) -> Result<OpenedFile, OpenError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let descriptor = rustix::fs::open(again, flags, Mode::empty()).map_err(io::Error::from)?;
     let identity = regular_identity(descriptor.as_fd())?;
-    Ok(OpenedFile { descriptor, identity })
+    Ok(OpenedFile { descriptor, identity, named: true })
 }
 
 fn regular_identity(file: impl AsFd) -> Result<FileIdentity, OpenError> {
@@ -249,9 +280,12 @@ impl Host for ProcFs {
     }
 
     fn executable(&self, task: Task) -> io::Result<Vec<u8>> {
-        let link = self.try_both(task, "exe", |path| {
-            Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes())
-        })?;
+        let link = self.executable_link(task)?;
+        if path::has_remark(&link) {
+            let same = |exe: OpenedFile| self.is_named(task, &link, exe.identity);
+            let named = self.open_executable(task).is_ok_and(same);
+            return Ok(if named { link } else { path::without_remark(&link).to_vec() });
+        }
         Ok(link)
     }
 
@@ -288,23 +322,24 @@ impl Host for ProcFs {
         let by_range =
             rustix::fs::open(self.of_process(task.pid, &range), path_flags, Mode::empty());
         if let Ok(found) = by_range {
-            return open_regular(&found);
+            return self.with_name(open_regular(&found)?, task, &mapping.path);
         }
         // By name: only what still has its name, and where the inode is known, this very one.
-        let is = |found: &OpenedFile| mapping.inode == 0 || found.identity.inode == mapping.inode;
-        let named = !mapping.path.ends_with(b" (deleted)") && mapping.path.starts_with(b"/");
-        if named
+        let remark = path::has_remark(&mapping.path);
+        let is = |found: &OpenedFile| match mapping.inode {
+            0 => !remark,
+            inode => found.identity.inode == inode,
+        };
+        if mapping.path.starts_with(b"/")
             && let Ok(found) = self.open_beneath(task, &mapping.path)
             && is(&found)
         {
             return Ok(found);
         }
-        if self.executable(task)? != mapping.path {
+        if self.executable_link(task)? != mapping.path {
             return Err(io::Error::from(io::ErrorKind::NotFound).into());
         }
-        let exe = self
-            .try_both(task, "exe", |path| Ok(rustix::fs::open(path, path_flags, Mode::empty())?))?;
-        open_regular(&exe)
+        self.with_name(self.open_executable(task)?, task, &mapping.path)
     }
 
     fn open_path(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {

@@ -4,12 +4,13 @@
 use super::cgroup::CgroupIdentity;
 use super::host::{Host, Task};
 use super::instance::Instance;
-use super::service::{KERNEL_SERVICE, file_name};
+use super::service::KERNEL_SERVICE;
 use crate::address::Pid;
 use crate::bpf::RawSample;
 use crate::clock::monotonic_now;
 use crate::limits::{CGROUPS_MAX, IDENTITY_SETTLED_NS, PATH_BYTES_MAX, START_TOLERANCE_NS};
 use crate::normalize::ProcessIdentity;
+use crate::path::file_name;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -145,7 +146,6 @@ fn sample_comm(sample: Option<&RawSample>) -> String {
 }
 
 fn bounded(path: String) -> String {
-    let path = path.strip_suffix(" (deleted)").map(str::to_owned).unwrap_or(path);
     match path.len() {
         0..=PATH_BYTES_MAX => path,
         _ => path.chars().take(PATH_BYTES_MAX / 4).collect(),

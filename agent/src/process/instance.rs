@@ -11,6 +11,7 @@ use crate::limits::{
     MAPS_READ_INTERVAL_NS_MIN,
 };
 use crate::normalize::ProcessIdentity;
+use crate::path;
 use proto::BuildId;
 use std::sync::Arc;
 
@@ -197,8 +198,7 @@ impl Image {
         let path = reported.entry.path.as_slice();
         // `//anon` is memory, whatever the target's root holds under that name.
         if self.executable.is_none() && path.starts_with(b"/") && !path.starts_with(b"//") {
-            let path = String::from_utf8_lossy(&reported.entry.path).into_owned();
-            self.executable = Some(path);
+            self.executable = Some(path::shown(path).into_owned());
         }
         let news = time >= self.since && time > self.read_at;
         let room = self.reported.len() < MAPPINGS_PER_PROCESS_MAX;

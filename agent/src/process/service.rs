@@ -102,16 +102,9 @@ fn clean(value: &[u8]) -> Option<String> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The file name of an executable path, without the kernel's ` (deleted)`.
-#[must_use]
-pub fn file_name(path: &str) -> &str {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    path.rsplit('/').find(|part| !part.is_empty()).unwrap_or(path)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{file_name, name_in_environment};
+    use super::name_in_environment;
 
     #[track_caller]
     fn check(environment: &str, expected: Option<&str>) {
@@ -148,18 +141,5 @@ mod tests {
         assert_eq!(name, "ä".repeat(127), "cut at a character, within 255 bytes");
         let huge = format!("A={}\0OTEL_SERVICE_NAME=late\0", "y".repeat(2 << 20));
         check(&huge, None);
-    }
-
-    #[test]
-    fn file_names() {
-        for (path, name) in [
-            ("/usr/bin/nginx", "nginx"),
-            ("/opt/a b/c (deleted)", "c"),
-            ("relative", "relative"),
-            ("", ""),
-            ("/", "/"),
-        ] {
-            assert_eq!(file_name(path), name, "{path}");
-        }
     }
 }

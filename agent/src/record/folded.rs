@@ -1,6 +1,7 @@
 //! Folded stacks: `comm;root;…;leaf count`, one line for each distinct stack, sorted.
 
-use crate::aggregate::{Code, Location, NamedWindow, file_name};
+use crate::aggregate::{Code, Location, NamedWindow};
+use crate::path::file_name;
 use std::collections::BTreeMap;
 use std::io::Write;
 

@@ -3,6 +3,7 @@
 use super::{Host as _, OpenError, ProcFs, Task};
 use crate::address::{AbsAddr, FileOffset, Pid, Tid};
 use crate::process::maps::MapsEntry;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
@@ -133,4 +134,55 @@ fn main_thread_that_ended_first() {
     assert!(status.zombie && status.threads >= 1, "{status:?}");
     assert!(opened.unwrap().unwrap() > 0, "libc opens through the living thread");
     assert!(path.unwrap().starts_with(b"/"));
+}
+
+/// What a running copy of `sleep` at `path` is called, and the file of its first mapping, once `change`
+/// was done to it.
+#[track_caller]
+fn called(path: &std::path::Path, change: impl FnOnce()) -> (String, bool) {
+    let mut child = std::process::Command::new(path).arg("10").spawn().unwrap();
+    let task = Task { pid: Pid(child.id()), tid: Tid(child.id()) };
+    // Its start returns in the middle of the exec.
+    let linked = |map: &MapsEntry| map.path.ends_with(b"/libc.so.6");
+    while !host().maps(task).unwrap().entries.iter().any(linked) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    change();
+    let executable = host().executable(task).unwrap();
+    let maps = host().maps(task).unwrap();
+    let first = maps.entries.first().unwrap();
+    let opened = host().open(task, first).map(|opened| opened.named);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    (String::from_utf8(executable).unwrap(), opened.unwrap())
+}
+
+#[test]
+fn a_deleted_file_is_told_from_one_that_is_called_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let copy = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::copy("/bin/sleep", &path).unwrap();
+        path
+    };
+    let shown = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    let remove = |path: &std::path::Path| std::fs::remove_file(path).unwrap();
+    assert_eq!(called(&copy("plain"), || {}), (shown("plain"), true));
+    let so = copy("so (deleted)");
+    assert_eq!(called(&so, || {}), (shown("so (deleted)"), true));
+    assert_eq!(called(&so, || remove(&so)), (shown("so (deleted)"), false));
+    let gone = copy("gone");
+    assert_eq!(called(&gone, || remove(&gone)), (shown("gone"), false));
+    // A second name keeps the file, not the name.
+    let linked = copy("linked");
+    std::fs::hard_link(&linked, folder.path().join("other")).unwrap();
+    assert_eq!(called(&linked, || remove(&linked)), (shown("linked"), false));
+    // Another file under the old name with the remark is not this one.
+    let replaced = copy("replaced");
+    copy("replaced (deleted)");
+    assert_eq!(called(&replaced, || remove(&replaced)), (shown("replaced"), false));
+    let memory = rustix::fs::memfd_create("a/b", rustix::fs::MemfdFlags::empty()).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+    std::fs::copy("/bin/sleep", &path).unwrap();
+    assert_eq!(called(path.as_ref(), || {}), ("/memfd:a/b".to_owned(), false));
 }

@@ -6,6 +6,7 @@ use crate::bpf::RawSample;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{MAPS_READ_INTERVAL_NS_MAX, MAPS_READ_INTERVAL_NS_MIN, START_TOLERANCE_NS};
 use crate::normalize::ProcessIdentity;
+use crate::path;
 use crate::process::files::Wanted;
 use crate::process::host::Task;
 use crate::process::identity::Known;
@@ -84,13 +85,8 @@ impl ProcessTable {
         let executable = self.executable(task);
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
-        let differ =
-            |found: &String, known: &String| without_deleted(found) != without_deleted(known);
-        if executable
-            .as_ref()
-            .zip(known.as_ref())
-            .is_some_and(|(found, known)| differ(found, known))
-        {
+        let both = executable.as_ref().zip(known.as_ref());
+        if both.is_some_and(|(found, known)| !same_program(found, known)) {
             instance.found_executed(now);
         }
         let helped = address.is_none_or(|address| set.mapping(address).is_some());
@@ -179,7 +175,8 @@ impl ProcessTable {
     }
 }
 
-/// `/proc` marks the path of a file that was replaced or removed; that is no other program.
-fn without_deleted(path: &str) -> &str {
-    path.strip_suffix(" (deleted)").unwrap_or(path)
+/// True if two paths name one program: a record that has the kernel's remark cannot be told from a file
+/// that is called so.
+fn same_program(one: &str, other: &str) -> bool {
+    path::without_remark(one.as_bytes()) == path::without_remark(other.as_bytes())
 }
