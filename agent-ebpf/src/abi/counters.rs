@@ -27,6 +27,12 @@ pub struct Counters {
     pub execs: u64,
     /// Nanoseconds in the sampler, by its own clock.
     pub run_ns: u64,
+    /// Samples that took a copy of the user stack along, because a table was not there yet.
+    pub stacks: u64,
+    /// Copies of the stack held back: too many of late, the ring more than half full, or too many frames.
+    pub stacks_held: u64,
+    /// Copies of the stack not made because its first page could not be read.
+    pub stacks_unreadable: u64,
     /// How the walks ended, by the number of the outcome.
     pub outcomes: [u64; OUTCOME_SLOTS],
 }

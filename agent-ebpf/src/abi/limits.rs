@@ -18,6 +18,22 @@ pub const FRAMES_PER_TAIL_CALL: usize = 8;
 /// How many frames pass between two looks at the clock, which costs as much as a third of a frame.
 pub const FRAMES_PER_CLOCK_READ: usize = 32;
 
+/// Pages of user stack that travel with a sample whose table is not there yet: the first one from the
+/// stack pointer up, so 12 to 16 KiB. Most stacks of a program that has just begun fit.
+pub const STACK_PAGES_MAX: usize = 4;
+/// Size of a page, bytes.
+pub const PAGE_BYTES: usize = 4096;
+/// Bytes of user stack that travel with a sample.
+pub const STACK_BYTES_MAX: usize = STACK_PAGES_MAX * PAGE_BYTES;
+/// Frames of both halves with which a copy of the stack is still made; a power of two, because the
+/// programs mask the index.
+pub const STACK_FRAMES_MAX: usize = 1024;
+/// Copies of the stack that one CPU may make at once (128 KiB of the ring buffer).
+pub const STACK_BURST: u64 = 8;
+/// Time after which a CPU may make one more copy of the stack, in nanoseconds: 20 a second, as often as
+/// the usual clock fires.
+pub const STACK_INTERVAL_NS: u64 = 50_000_000;
+
 /// Smallest ring buffer that is chosen, in bytes: it also holds the notes of a start.
 pub const RING_BYTES_MIN: u32 = 256 << 10;
 /// Largest ring buffer that is chosen, in bytes; a person may choose another.
@@ -27,6 +43,8 @@ pub const RING_BYTES_PER_SAMPLE: u32 = 1 << 10;
 /// For how long the ring buffer holds samples when nobody reads, in seconds: an agent that loads the
 /// tables of a large binary on a busy host is away for a second or two.
 pub const RING_SECONDS: u32 = 4;
+/// What is added to the ring buffer's size for copies of the stack, bytes for each CPU.
+pub const RING_BYTES_FOR_STACKS: u32 = 128 << 10;
 /// Time in which one process and page is noted as unknown at most once, in nanoseconds: longer than
 /// reading `/proc/PID/maps` takes, shorter than anyone waits.
 pub const NOTE_INTERVAL_NS: u64 = 10_000_000;
@@ -64,6 +82,7 @@ pub const MAPPING_PAGES_PER_PROCESS_MAX: usize = 128;
 /// Processes with a mapping table.
 pub const PROCESSES_MAX: usize = 32_768;
 
+const _: () = assert!(RING_BYTES_FOR_STACKS as u64 == STACK_BURST * STACK_BYTES_MAX as u64);
 const _: () = assert!(SLAB_CHUNKS.is_power_of_two() && CHUNK_ROWS.is_power_of_two());
 /// Chunks of one table: the walker's search has 12 steps. 16.7 million rows; the largest file seen has
 /// 1.24 million.

@@ -9,9 +9,9 @@ pub mod unwind;
 
 pub use counters::{Counters, UserRegisters};
 pub use outcome::Outcome;
-pub use sample::{FRAME_EXACT, RecordKind, SampleHeader, UnknownMapping};
+pub use sample::{FRAME_EXACT, RecordKind, SampleHeader, StackTail, UnknownMapping};
 pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};
-pub use unwind::{RULE_BYTES, RuleKind, UnwindRule};
+pub use unwind::{REGISTERS, RULE_BYTES, RuleKind, UnwindRule};
 
 #[cfg(feature = "user")]
 mod pod {

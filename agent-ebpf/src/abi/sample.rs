@@ -13,13 +13,15 @@ pub enum RecordKind {
     Sample = 1,
     /// An [`UnknownMapping`].
     UnknownMapping = 2,
+    /// As `Sample`; behind the frames a [`StackTail`] and as many bytes of the user stack as it says.
+    SampleWithStack = 3,
 }
 
 /// The head of an on-CPU sample.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleHeader {
-    /// [`RecordKind::Sample`].
+    /// [`RecordKind::Sample`] or [`RecordKind::SampleWithStack`].
     pub kind: u32,
     /// Logical CPU.
     pub cpu: u32,
@@ -39,12 +41,31 @@ pub struct SampleHeader {
     pub kernel_frames: u16,
     /// Number of user addresses that follow the kernel's.
     pub user_frames: u16,
-    /// Zero.
-    pub reserved: u16,
+    /// How many of the user addresses, the last ones, are not what the walk found but the thread's root
+    /// frames, checked on its stack: frames are missing before them. Only where the outcome is
+    /// `DepthLimit` or `TimeLimit`.
+    pub root_frames: u16,
     /// Nanoseconds that the program ran for this sample (BPF time counts as the agent's CPU).
     pub run_ns: u32,
     /// Thread name, NUL padded.
     pub comm: [u8; 16],
+}
+
+/// The user stack of a thread whose walk stopped because a table is not there yet, copied from the stack
+/// pointer up, so that it can be walked when the table has come.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackTail {
+    /// Where the walk stopped: the address of the last user frame.
+    pub ip: u64,
+    /// The stack pointer there; address of the first byte that was copied.
+    pub sp: u64,
+    /// The frame pointer there.
+    pub bp: u64,
+    /// Bytes that follow, at most `limits::STACK_BYTES_MAX`; not padded.
+    pub bytes: u32,
+    /// 1 if `ip` is the address of an instruction, 0 if it is a return address.
+    pub exact: u32,
 }
 
 /// The sampler met a process or an address that no table covers; the agent is woken at once.
@@ -63,3 +84,4 @@ pub struct UnknownMapping {
 
 const _: () = assert!(size_of::<SampleHeader>() == 64);
 const _: () = assert!(size_of::<UnknownMapping>() == 24);
+const _: () = assert!(size_of::<StackTail>() == 32);

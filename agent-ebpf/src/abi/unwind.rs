@@ -34,7 +34,17 @@ pub enum RuleKind {
     /// With `addend` 1 the row holds for exactly these instructions, and the chain may lead to another
     /// stack, above or below (Go's `systemstack`, `asmcgocall`, `cgocallback`).
     FramePointer = 9,
+    /// CFA = rsp + `offset`, and the return address is in register `addend` (vfork of the C library, which
+    /// shares its stack with the child). Only in the innermost frame, whose registers are known.
+    ReturnRegister = 10,
+    /// CFA = register `addend` + `offset` (assembly that keeps the old stack pointer in another register).
+    /// Only in the innermost frame. Registers have the numbers of DWARF (System V ABI for x86-64, figure
+    /// 3.36), below [`REGISTERS`].
+    LeafRegister = 11,
 }
+
+/// General registers, by the numbers of DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.
+pub const REGISTERS: usize = 16;
 
 /// One rule: 12 bytes, shared by all rows that say the same.
 #[repr(C)]

@@ -1,12 +1,13 @@
 //! Every map and every switch that the programs share with the agent. The names are the loader's keys.
 
+use super::registers::Registers;
 use super::walker::Walk;
 use agent_ebpf::limits::{
     CHUNKS_MAX, FILTER_PROCESSES_MAX, MAPPING_PAGES_MAX, NOTE_SLOTS, PAGE_SLAB_PAGES,
     PAGE_SLABS_MAX, PROCESSES_MAX, RECORD_FRAMES, RING_BYTES_MIN, RULES_MAX, SLAB_CHUNKS,
-    SLABS_MAX,
+    SLABS_MAX, STACK_BYTES_MAX, STACK_FRAMES_MAX,
 };
-use agent_ebpf::{Chunk, Counters, MappingPage, ProcessEntry, SampleHeader, UnwindRule};
+use agent_ebpf::{Chunk, Counters, MappingPage, ProcessEntry, SampleHeader, StackTail, UnwindRule};
 use aya_ebpf::Global;
 use aya_ebpf::btf_maps::{Array, ArrayOfMaps, HashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
@@ -16,13 +17,22 @@ use aya_ebpf::macros::btf_map;
 pub(super) struct Record {
     pub(super) header: SampleHeader,
     pub(super) frames: [u64; RECORD_FRAMES],
+    /// Room for a copied stack: it follows the frames that are used, at most `STACK_FRAMES_MAX`.
+    more: [u64; STACK_WORDS],
 }
+
+/// What a record needs beyond its frames, so that a stack fits behind `STACK_FRAMES_MAX` of them.
+const STACK_WORDS: usize =
+    (size_of::<StackTail>() + STACK_BYTES_MAX) / 8 + STACK_FRAMES_MAX - RECORD_FRAMES;
 
 /// What one run of the sampler works on: 512 bytes of BPF stack are not enough. Of the sampler alone,
 /// since a clock can interrupt a program of another kind.
 #[repr(C)]
 pub(super) struct Scratch {
     pub(super) walk: Walk,
+    pub(super) registers: Registers,
+    /// The token bucket of copied stacks: the time up to which its tokens are spent.
+    pub(super) stacks_spent_ns: u64,
     pub(super) record: Record,
 }
 
@@ -81,6 +91,6 @@ pub(super) static FILTERED: Global<u32> = Global::new(0);
 /// 1: kernel threads are sampled.
 #[unsafe(no_mangle)]
 pub(super) static KERNEL_THREADS: Global<u32> = Global::new(1);
-/// The reader is woken when more bytes than this wait.
+/// The reader is woken when more bytes than this wait: a quarter of the ring.
 #[unsafe(no_mangle)]
 pub(super) static WAKE_BYTES: Global<u64> = Global::new(RING_BYTES_MIN as u64 / 4);

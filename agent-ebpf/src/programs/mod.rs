@@ -5,5 +5,6 @@ mod maps;
 mod notes;
 mod registers;
 mod sampler;
+mod stacks;
 mod verifier;
 mod walker;

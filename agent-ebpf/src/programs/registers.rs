@@ -1,98 +1,134 @@
 //! The user registers that a walk starts from. x86-64 only.
 
-use super::maps::{TASK_STACK_OFFSET, USER_REGISTERS};
-use agent_ebpf::UserRegisters;
+use super::maps::{Scratch, TASK_STACK_OFFSET, USER_REGISTERS};
+use super::verifier::limit32;
+use agent_ebpf::{REGISTERS, UserRegisters};
 use aya_ebpf::bindings::{bpf_perf_event_data, pt_regs};
 use aya_ebpf::helpers::generated::{
     bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs,
 };
-
 use core::mem::offset_of;
 
-/// The registers that unwinding needs.
-#[derive(Clone, Copy)]
+/// The user registers of a thread.
+#[repr(C)]
 pub(super) struct Registers {
+    /// General registers by their DWARF numbers.
+    pub(super) general: [u64; REGISTERS],
     pub(super) ip: u64,
-    pub(super) sp: u64,
-    pub(super) bp: u64,
     pub(super) cs: u64,
 }
+
+/// DWARF numbers.
+pub(super) const BP: usize = 6;
+pub(super) const SP: usize = 7;
 
 impl Registers {
     /// True if these are the registers of user code; a kernel thread has none.
     #[inline(always)]
-    pub(super) fn of_user(self) -> bool {
+    pub(super) fn of_user(&self) -> bool {
         self.cs & 3 == 3 && self.ip != 0
     }
 
     /// True for a process that runs 32-bit code (`__USER32_CS`, kernel arch/x86/include/asm/segment.h).
     #[inline(always)]
-    pub(super) fn compat(self) -> bool {
+    pub(super) fn compat(&self) -> bool {
         self.cs == 0x23
     }
 }
 
 /// Loads a field of a structure that the kernel owns.
+///
+/// # Safety
+/// The structure is one that the verifier knows, and has a word at that offset.
 #[inline(always)]
-unsafe fn load(field: *const u64) -> u64 {
-    // SAFETY: the caller's pointer is one that the verifier knows and bounds. Volatile, so that LLVM
-    // neither merges nor reorders loads into a form that the verifier refuses.
-    unsafe { field.read_volatile() }
+unsafe fn field(regs: *const u64, offset: usize) -> u64 {
+    // SAFETY: the caller's promise. Volatile, so that LLVM neither merges nor reorders loads into a form
+    // that the verifier refuses.
+    unsafe { regs.wrapping_byte_add(offset).read_volatile() }
 }
 
+/// Copies the registers out of a `pt_regs`.
+///
+/// # Safety
+/// `regs` points to a `pt_regs`, in a way that the verifier knows.
 #[inline(always)]
-unsafe fn registers_at(regs: *const pt_regs) -> Registers {
-    let regs = regs.cast::<u64>();
-    // SAFETY: the caller's structure holds these fields.
-    let field = |offset: usize| unsafe { load(regs.wrapping_byte_add(offset)) };
-    Registers {
-        ip: field(offset_of!(pt_regs, rip)),
-        sp: field(offset_of!(pt_regs, rsp)),
-        bp: field(offset_of!(pt_regs, rbp)),
-        cs: field(offset_of!(pt_regs, cs)),
+unsafe fn copy(regs: *const u64, to: &mut Registers) {
+    // SAFETY: the offsets are those of fields.
+    let load = |offset| unsafe { field(regs, offset) };
+    to.general[0] = load(offset_of!(pt_regs, rax));
+    to.general[1] = load(offset_of!(pt_regs, rdx));
+    to.general[2] = load(offset_of!(pt_regs, rcx));
+    to.general[3] = load(offset_of!(pt_regs, rbx));
+    to.general[4] = load(offset_of!(pt_regs, rsi));
+    to.general[5] = load(offset_of!(pt_regs, rdi));
+    to.general[BP] = load(offset_of!(pt_regs, rbp));
+    to.general[SP] = load(offset_of!(pt_regs, rsp));
+    to.general[8] = load(offset_of!(pt_regs, r8));
+    to.general[9] = load(offset_of!(pt_regs, r9));
+    to.general[10] = load(offset_of!(pt_regs, r10));
+    to.general[11] = load(offset_of!(pt_regs, r11));
+    to.general[12] = load(offset_of!(pt_regs, r12));
+    to.general[13] = load(offset_of!(pt_regs, r13));
+    to.general[14] = load(offset_of!(pt_regs, r14));
+    to.general[15] = load(offset_of!(pt_regs, r15));
+    to.ip = load(offset_of!(pt_regs, rip));
+    to.cs = load(offset_of!(pt_regs, cs));
+}
+
+/// The user registers of the current task; true if the clock interrupted the kernel.
+#[inline(always)]
+pub(super) fn read(ctx: *const bpf_perf_event_data, scratch: *mut Scratch) -> bool {
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let to = unsafe { &mut (*scratch).registers };
+    // `regs` is the first field of the context that the kernel hands to the program.
+    let interrupted: *const u64 = ctx.cast();
+    // SAFETY: as above.
+    let ip = unsafe { field(interrupted, offset_of!(pt_regs, rip)) };
+    if ip >> 63 == 0 {
+        // SAFETY: as above.
+        unsafe { copy(interrupted, to) };
+        return false;
     }
-}
-
-/// The registers at the interrupt.
-#[inline(always)]
-pub(super) fn interrupted(ctx: *const bpf_perf_event_data) -> Registers {
-    // SAFETY: `regs` is the first field of the context that the kernel hands to the program.
-    unsafe { registers_at(ctx.cast()) }
-}
-
-/// The registers with which the current task entered the kernel.
-#[inline(always)]
-pub(super) fn at_kernel_entry() -> Registers {
     if USER_REGISTERS.load() == UserRegisters::Helper as u32 {
         // SAFETY: helpers without preconditions; the current task has registers as long as it runs.
         let task = unsafe { bpf_get_current_task_btf() };
         // SAFETY: as above. The result is a trusted pointer, whose fields can be loaded directly.
-        let regs = unsafe { bpf_task_pt_regs(task) } as *const pt_regs;
+        let regs = unsafe { bpf_task_pt_regs(task) } as *const u64;
         // SAFETY: as above.
-        return unsafe { registers_at(regs) };
+        unsafe { copy(regs, to) };
+    } else {
+        from_kernel_stack(scratch);
     }
-    from_kernel_stack()
+    true
 }
 
 /// For kernels before 5.15, where the helper is missing: the registers lie at the top of the kernel
 /// stack, 16 KiB on x86-64 (`THREAD_SIZE`, `task_pt_regs`, arch/x86/include/asm/processor.h).
 #[inline(always)]
-fn from_kernel_stack() -> Registers {
-    const TOP: u64 = 16384 - size_of::<pt_regs>() as u64;
-    let none = Registers { ip: 0, sp: 0, bp: 0, cs: 0 };
+fn from_kernel_stack(scratch: *mut Scratch) {
+    const BYTES: usize = size_of::<pt_regs>();
+    const TOP: u64 = 16384 - BYTES as u64;
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let to = unsafe { &mut (*scratch).registers };
+    // SAFETY: only an address is taken; the record is not begun yet, so its frames are free.
+    let buffer = unsafe { &raw mut (*scratch).record.frames };
     // SAFETY: a helper without preconditions.
     let task = unsafe { bpf_get_current_task() };
     let stack = read_kernel(task.wrapping_add(u64::from(TASK_STACK_OFFSET.load())));
-    if stack == 0 {
-        return none;
+    // SAFETY: the helper checks the address and writes that many bytes; the frames are longer.
+    let result = unsafe {
+        bpf_probe_read_kernel(
+            buffer.cast(),
+            const { limit32(BYTES) },
+            stack.wrapping_add(TOP) as *const core::ffi::c_void,
+        )
+    };
+    if stack == 0 || result != 0 {
+        to.ip = 0;
+        return;
     }
-    let top = stack.wrapping_add(TOP);
-    Registers {
-        ip: read_kernel(top.wrapping_add(offset_of!(pt_regs, rip) as u64)),
-        sp: read_kernel(top.wrapping_add(offset_of!(pt_regs, rsp) as u64)),
-        bp: read_kernel(top.wrapping_add(offset_of!(pt_regs, rbp) as u64)),
-        cs: read_kernel(top.wrapping_add(offset_of!(pt_regs, cs) as u64)),
-    }
+    // SAFETY: it was just read.
+    unsafe { copy(buffer.cast(), to) };
 }
 
 /// Eight bytes of kernel memory, 0 if they cannot be read.

@@ -6,18 +6,18 @@
 //! calls to `walk_tail`.
 
 use super::maps::{
-    COUNTERS, FILTER, FILTERED, KERNEL_THREADS, PROCESSES, RECORDS, SCRATCH, Scratch, TAIL,
+    COUNTERS, FILTER, FILTERED, KERNEL_THREADS, PROCESSES, RECORDS, Record, SCRATCH, Scratch, TAIL,
     WAKE_BYTES,
 };
 use super::registers::{self, Registers};
 use super::verifier::{below, limit32, low32, place};
-use super::{notes, walker};
+use super::{notes, stacks, walker};
 use agent_ebpf::counters::OUTCOME_SLOTS;
 use agent_ebpf::limits::{
     FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, USER_FRAMES_MAX,
     USER_FRAMES_TAIL_CALLS_MAX,
 };
-use agent_ebpf::{Counters, FRAME_EXACT, Outcome, ProcessEntry, RecordKind, SampleHeader};
+use agent_ebpf::{Counters, Outcome, ProcessEntry, RecordKind, SampleHeader};
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
@@ -127,9 +127,9 @@ fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
         return None;
     }
     let tgid = low32(ids >> 32);
-    let interrupted = registers::interrupted(ctx.ctx);
-    let in_kernel = interrupted.ip >> 63 == 1;
-    let user = if in_kernel { registers::at_kernel_entry() } else { interrupted };
+    let in_kernel = registers::read(ctx.ctx.cast(), scratch);
+    // SAFETY: as above.
+    let user = unsafe { &(*scratch).registers };
     if unwanted(tgid, user) {
         // SAFETY: as above.
         unsafe { (*counters).filtered += 1 };
@@ -147,7 +147,7 @@ fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
 
 /// True if nobody asked for samples of this process.
 #[inline(always)]
-fn unwanted(tgid: u32, user: Registers) -> bool {
+fn unwanted(tgid: u32, user: &Registers) -> bool {
     if KERNEL_THREADS.load() == 0 && !user.of_user() {
         return true;
     }
@@ -169,7 +169,7 @@ fn fill_header(scratch: *mut Scratch, ids: u64, time_ns: u64) {
         outcome: 0,
         kernel_frames: 0,
         user_frames: 0,
-        reserved: 0,
+        root_frames: 0,
         run_ns: 0,
         comm: [0; 16],
     };
@@ -206,10 +206,11 @@ fn kernel_stack(ctx: &PerfEventContext, scratch: *mut Scratch, in_kernel: bool) 
 
 /// Prepares the walk of the user stack; false if there is none to walk.
 #[inline(always)]
-fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32, user: Registers) -> bool {
+fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32, user: &Registers) -> bool {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
     let walk = unsafe { &mut (*scratch).walk };
-    walk.process = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
+    let nothing = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
+    walk.begin(user, nothing);
     if !user.of_user() {
         walk.outcome = Outcome::NoUserStack as u32;
         return false;
@@ -217,23 +218,17 @@ fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32, user: R
     // SAFETY: the value is eight bytes and aligned, so the copy is one load.
     let process = unsafe { PROCESSES.get(tgid) }.copied();
     if let (Some(process), false) = (process, user.compat()) {
-        walk.begin(user, process);
+        walk.process = process;
         return true;
     }
     // The leaf is known even where nothing else is.
-    let index = u64::from(walk.kernel_frames);
-    walk.user_frames = 1;
+    // SAFETY: only an address is taken.
+    walker::push(walk, unsafe { &raw mut (*scratch).record });
     walk.outcome = Outcome::RuleUnsupported as u32;
     if !user.compat() {
         walk.outcome = Outcome::ProcessUnknown as u32;
         notes::send(counters, tgid, 0, walk.start_ns);
     }
-    // SAFETY: only an address is taken.
-    let frames = unsafe { &raw mut (*scratch).record.frames };
-    // SAFETY: the record has more than 128 frames.
-    let leaf = unsafe { place::<128, u64, _>(frames, 0, index) };
-    // SAFETY: an element of the record of this CPU.
-    unsafe { leaf.cast_mut().write(user.ip | FRAME_EXACT) };
     false
 }
 
@@ -267,9 +262,6 @@ fn finish(scratch: *mut Scratch) {
         unsafe { place::<OUTCOME_SLOTS, u64, _>(counters, array, u64::from(walk.outcome)) };
     // SAFETY: the counters of this CPU, which only this program writes.
     unsafe { *outcome.cast_mut() += 1 };
-    // SAFETY: a helper without preconditions.
-    let now_ns = unsafe { bpf_ktime_get_ns() };
-    header.run_ns = low32(now_ns.wrapping_sub(walk.start_ns));
     ship(scratch, counters);
     count_time(counters, walk.start_ns);
 }
@@ -279,15 +271,26 @@ fn ship(scratch: *mut Scratch, counters: *mut Counters) {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
     let walk = unsafe { &(*scratch).walk };
     let frames = u64::from(walk.kernel_frames) + u64::from(walk.user_frames);
-    let bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
+    let mut bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
     let ring = (&raw const RECORDS).cast_mut().cast();
     // SAFETY: the map is a ring buffer.
     let waiting = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
     // The reader looks often enough by itself; it is woken only when the ring fills faster than that.
     let flags = if waiting > WAKE_BYTES.load() { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
+    if stacks::wanted(walk.outcome) {
+        bytes += stacks::append(scratch, counters, frames, waiting);
+    }
+    const RECORD_BYTES: u64 = size_of::<Record>() as u64;
+    if bytes > RECORD_BYTES {
+        return; // never: said for the verifier
+    }
     // SAFETY: only an address is taken.
     let record = unsafe { &raw mut (*scratch).record };
-    // SAFETY: `bytes` is at most the size of a record (64 + 2047 x 8).
+    // SAFETY: a helper without preconditions.
+    let now_ns = unsafe { bpf_ktime_get_ns() };
+    // SAFETY: a value of the scratch map.
+    unsafe { (*record).header.run_ns = low32(now_ns.wrapping_sub(walk.start_ns)) };
+    // SAFETY: `bytes` is at most the size of a record.
     let result = unsafe { bpf_ringbuf_output(ring, record.cast(), bytes, u64::from(flags)) };
     if result == 0 {
         // SAFETY: the counters of this CPU, which only this program writes.

@@ -3,14 +3,15 @@
 //! into the record, and says how it ended; it decides nothing about the sample.
 
 use super::maps::{CHUNK_STARTS, PAGE_SLABS, PAGE_STARTS, RULES, Record, SLABS, Scratch};
-use super::registers::Registers;
+use super::registers::{self, Registers};
 use super::verifier::{at_most, below, element, limit32, low32, place};
 use agent_ebpf::limits::{
     CHUNK_ROWS, CHUNKS_MAX, FRAMES_PER_CLOCK_READ, MAPPING_PAGES_MAX, MAPPINGS_PER_PAGE,
     PAGE_SLAB_PAGES, RECORD_FRAMES, SLAB_CHUNKS, WALK_NS_MAX,
 };
 use agent_ebpf::{
-    Chunk, FRAME_EXACT, MappingPage, MappingTarget, Outcome, ProcessEntry, RuleKind, UnwindRule,
+    Chunk, FRAME_EXACT, MappingPage, MappingTarget, Outcome, ProcessEntry, REGISTERS, RuleKind,
+    UnwindRule,
 };
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user};
 use core::mem::offset_of;
@@ -28,12 +29,15 @@ pub(super) struct Walk {
     pub(super) exact: u32,
     /// 1 if the frame was reached by a frame pointer.
     pub(super) by_frame_pointer: u32,
+    /// 1 in the innermost frame, where all registers are known.
+    innermost: u32,
     pub(super) kernel_frames: u32,
     pub(super) user_frames: u32,
     /// An [`Outcome`]; what it would be if no more frames were walked.
     pub(super) outcome: u32,
     /// Tail calls made so far.
     pub(super) calls: u32,
+    unused: u32,
     /// Always 0, and never known to be that: a search that starts from a literal is unrolled by the
     /// verifier into all its paths.
     zero: u64,
@@ -50,13 +54,14 @@ const ADDRESS_END: u64 = 1 << 56;
 impl Walk {
     /// Sets up the walk of a process from the registers of its thread.
     #[inline(always)]
-    pub(super) fn begin(&mut self, registers: Registers, process: ProcessEntry) {
+    pub(super) fn begin(&mut self, registers: &Registers, process: ProcessEntry) {
         self.ip = registers.ip;
-        self.sp = registers.sp;
-        self.bp = registers.bp;
+        self.sp = registers.general[registers::SP];
+        self.bp = registers.general[registers::BP];
         self.process = process;
         self.exact = 1;
         self.by_frame_pointer = 0;
+        self.innermost = 1;
         self.outcome = Outcome::DepthLimit as u32;
         self.calls = 0;
     }
@@ -76,11 +81,13 @@ pub(super) fn step(scratch: *mut Scratch) -> Step {
     // A return address can be the first one behind the function, if the call was its last instruction.
     let pc = walk.ip - u64::from(1 - (walk.exact & 1));
     let rule = find_rule(walk, pc)?;
-    apply(walk, rule)
+    // SAFETY: as for the walk; the two are different fields.
+    apply(walk, unsafe { &(*scratch).registers }, rule)
 }
 
+/// Records the current frame.
 #[inline(always)]
-fn push(walk: &mut Walk, record: *mut Record) {
+pub(super) fn push(walk: &mut Walk, record: *mut Record) {
     let index = u64::from(walk.kernel_frames) + u64::from(walk.user_frames);
     let frame = walk.ip | (u64::from(walk.exact) * FRAME_EXACT);
     // SAFETY: the record has that many frames.
@@ -200,8 +207,10 @@ fn find_chunk(walk: &Walk, target: MappingTarget, key: u64) -> Result<u64, Outco
 
 /// Goes to the caller by `rule`.
 #[inline(always)]
-fn apply(walk: &mut Walk, rule: UnwindRule) -> Step {
+fn apply(walk: &mut Walk, registers: &Registers, rule: UnwindRule) -> Step {
     let kind = rule.kind;
+    let innermost = walk.innermost == 1;
+    walk.innermost = 0;
     let offset = i64::from(rule.offset).cast_unsigned();
     let addend = i64::from(rule.addend).cast_unsigned();
     if kind == RuleKind::RspOffset as u8 {
@@ -231,7 +240,44 @@ fn apply(walk: &mut Walk, rule: UnwindRule) -> Step {
     if kind == RuleKind::Signal as u8 {
         return by_signal_frame(walk, walk.sp.wrapping_add(offset));
     }
+    if kind == RuleKind::LeafRegister as u8 && innermost {
+        return by_cfa(walk, rule, register(registers, rule).wrapping_add(offset));
+    }
+    if kind == RuleKind::ReturnRegister as u8 && innermost {
+        return by_return_register(walk, registers, rule);
+    }
     Err(Outcome::RuleUnsupported)
+}
+
+/// The register that the rule names.
+#[inline(always)]
+fn register(registers: &Registers, rule: UnwindRule) -> u64 {
+    let number = i64::from(rule.addend).cast_unsigned();
+    // SAFETY: that is the array of the general registers.
+    unsafe { element::<REGISTERS, u64, _>(registers, offset_of!(Registers, general), number) }
+}
+
+/// The caller's frame, where the return address is in a register: the stack pointer may already be the
+/// caller's.
+#[inline(always)]
+fn by_return_register(walk: &mut Walk, registers: &Registers, rule: UnwindRule) -> Step {
+    let cfa = walk.sp.wrapping_add(i64::from(rule.offset).cast_unsigned());
+    let bp = caller_bp(walk, rule, cfa)?;
+    if cfa == walk.sp {
+        walk.sp = walk.sp.wrapping_sub(8); // once a walk, so the stack still grows
+    }
+    to_caller(walk, register(registers, rule), cfa, bp)
+}
+
+/// The caller's rbp.
+#[inline(always)]
+fn caller_bp(walk: &Walk, rule: UnwindRule, cfa: u64) -> Result<u64, Outcome> {
+    if rule.rbp == 0 && rule.rbp_from_rbp == 0 {
+        return Ok(walk.bp);
+    }
+    let base = if rule.rbp_from_rbp == 0 { cfa } else { walk.bp };
+    let distance = i64::from(rule.rbp) * 8;
+    read_user(base.wrapping_add(distance.cast_unsigned()))
 }
 
 /// The caller's frame, where the canonical frame address is known.
@@ -243,12 +289,7 @@ fn by_cfa(walk: &mut Walk, rule: UnwindRule, cfa: u64) -> Step {
         read_user_words(&mut pair, cfa.wrapping_sub(16))?;
         return to_caller(walk, pair[1], cfa, pair[0]);
     }
-    let mut bp = walk.bp;
-    if rule.rbp != 0 || rule.rbp_from_rbp != 0 {
-        let base = if rule.rbp_from_rbp == 0 { cfa } else { walk.bp };
-        let distance = i64::from(rule.rbp) * 8;
-        bp = read_user(base.wrapping_add(distance.cast_unsigned()))?;
-    }
+    let bp = caller_bp(walk, rule, cfa)?;
     let ip = read_user(cfa.wrapping_sub(8))?;
     to_caller(walk, ip, cfa, bp)
 }

@@ -1,10 +1,11 @@
 //! Decodes records of the BPF ring buffer. Pure; every length is checked, though the writer is our own
 //! program: a reader that trusts its writer hides the writer's defects.
 
-use super::{RawSample, Record, UserFrame};
+use super::{CopiedStack, RawSample, Record, UserFrame};
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
-use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind, SampleHeader, UnknownMapping};
+use agent_ebpf::limits::STACK_BYTES_MAX;
+use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind, SampleHeader, StackTail, UnknownMapping};
 use std::mem::offset_of;
 
 /// Reads a little-endian number of `N` bytes at `offset`, if it lies inside.
@@ -32,8 +33,8 @@ pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
 /// The record in `bytes`; `None` if it is none of ours.
 pub(super) fn record(bytes: &[u8]) -> Option<Record> {
     let kind = u32_at(bytes, 0)?;
-    if kind == RecordKind::Sample as u32 {
-        sample(bytes).map(Record::Sample)
+    if kind == RecordKind::Sample as u32 || kind == RecordKind::SampleWithStack as u32 {
+        sample(bytes, kind == RecordKind::SampleWithStack as u32).map(Record::Sample)
     } else if kind == RecordKind::UnknownMapping as u32 {
         unknown_mapping(bytes)
     } else {
@@ -41,14 +42,17 @@ pub(super) fn record(bytes: &[u8]) -> Option<Record> {
     }
 }
 
-fn sample(bytes: &[u8]) -> Option<RawSample> {
+fn sample(bytes: &[u8], with_stack: bool) -> Option<RawSample> {
     let kernel_frames = usize::from(u16_at(bytes, offset_of!(SampleHeader, kernel_frames))?);
     let user_frames = usize::from(u16_at(bytes, offset_of!(SampleHeader, user_frames))?);
+    let root_frames = u16_at(bytes, offset_of!(SampleHeader, root_frames))?;
     let frames = bytes.get(size_of::<SampleHeader>()..)?;
-    let (words, rest) = frames.as_chunks::<8>();
-    if !rest.is_empty() || words.len() != kernel_frames + user_frames {
+    let (frames, rest) = frames.split_at_checked((kernel_frames + user_frames) * 8)?;
+    if usize::from(root_frames) > user_frames || with_stack == rest.is_empty() {
         return None;
     }
+    let stack = if with_stack { Some(copied_stack(rest)?) } else { None };
+    let (words, _) = frames.as_chunks::<8>();
     let (kernel, user) = words.split_at(kernel_frames);
     let comm = bytes_at::<16>(bytes, offset_of!(SampleHeader, comm))?;
     Some(RawSample {
@@ -63,6 +67,23 @@ fn sample(bytes: &[u8]) -> Option<RawSample> {
         comm: until_nul(&comm).to_vec(),
         kernel: kernel.iter().map(|word| AbsAddr(u64::from_ne_bytes(*word))).collect(),
         user: user.iter().map(|word| user_frame(u64::from_ne_bytes(*word))).collect(),
+        root_frames,
+        stack,
+    })
+}
+
+fn copied_stack(tail: &[u8]) -> Option<CopiedStack> {
+    let bytes = tail.get(size_of::<StackTail>()..)?;
+    let length = usize::try_from(u32_at(tail, offset_of!(StackTail, bytes))?).ok()?;
+    if length != bytes.len() || length > STACK_BYTES_MAX {
+        return None;
+    }
+    Some(CopiedStack {
+        ip: AbsAddr(u64_at(tail, offset_of!(StackTail, ip))?),
+        sp: AbsAddr(u64_at(tail, offset_of!(StackTail, sp))?),
+        bp: u64_at(tail, offset_of!(StackTail, bp))?,
+        exact: u32_at(tail, offset_of!(StackTail, exact))? == 1,
+        bytes: bytes.to_vec(),
     })
 }
 

@@ -117,6 +117,26 @@ pub struct RawSample {
     pub kernel: Vec<AbsAddr>,
     /// User frames, leaf first.
     pub user: Vec<UserFrame>,
+    /// How many of the user frames, the last ones, are the thread's root frames: others are missing before
+    /// them. 0 unless the walk ended by `DepthLimit` or `TimeLimit`.
+    pub root_frames: u16,
+    /// The stack, where the walk stopped because a table was not there yet.
+    pub stack: Option<CopiedStack>,
+}
+
+/// A part of a user stack, and the registers of the last user frame that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopiedStack {
+    /// Address of that frame.
+    pub ip: AbsAddr,
+    /// Its stack pointer: where the bytes begin.
+    pub sp: AbsAddr,
+    /// Its frame pointer, which need not be an address.
+    pub bp: u64,
+    /// True if `ip` is the address of an instruction, false if it is a return address.
+    pub exact: bool,
+    /// The stack from `sp` up, at most `agent_ebpf::limits::STACK_BYTES_MAX` bytes.
+    pub bytes: Vec<u8>,
 }
 
 /// What the kernel says about the life of processes, from perf records; times are monotonic.

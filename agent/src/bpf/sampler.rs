@@ -9,7 +9,9 @@ use super::{BpfError, Form, Options, Record, Tables, decode, loader};
 use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
-use agent_ebpf::limits::{RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS};
+use agent_ebpf::limits::{
+    RING_BYTES_FOR_STACKS, RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS,
+};
 use agent_ebpf::{Counters, UserRegisters};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
@@ -290,9 +292,10 @@ fn check(options: &Options) -> Result<(), BpfError> {
 /// The ring buffer that holds the samples of all CPUs while the reader is away.
 fn ring_bytes(cpus: &[u32], frequency_hz: u32) -> u32 {
     let cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
-    let bytes =
+    let samples =
         cpus.saturating_mul(frequency_hz).saturating_mul(RING_BYTES_PER_SAMPLE * RING_SECONDS);
-    bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two()
+    let stacks = cpus.saturating_mul(RING_BYTES_FOR_STACKS);
+    samples.saturating_add(stacks).clamp(RING_BYTES_MIN, RING_BYTES_MAX).next_power_of_two()
 }
 
 /// Opens the lifecycle rings, with build ids if the kernel has them.

@@ -17,7 +17,7 @@ use agent_ebpf::limits::{
     CHUNK_ROWS, CHUNKS_PER_TABLE_MAX, MAPPINGS_PER_PAGE, PAGE_SLAB_PAGES, PROCESSES_MAX, RULES_MAX,
     SLAB_CHUNKS,
 };
-use agent_ebpf::{MappingPage, MappingTarget, ProcessEntry, RuleKind, UnwindRule};
+use agent_ebpf::{MappingPage, MappingTarget, ProcessEntry, REGISTERS, RuleKind, UnwindRule};
 use aya::Ebpf;
 use aya::maps::{Array, MapData, MapError};
 use layouts::{LayoutKey, Layouts};
@@ -350,8 +350,13 @@ fn check(table: &RowTable) -> Result<(), BpfError> {
 }
 
 fn check_rule(rule: &UnwindRule) -> Result<(), BpfError> {
-    if rule.kind > RuleKind::FramePointer as u8 {
+    if rule.kind > RuleKind::LeafRegister as u8 {
         return Err(BpfError::Table { reason: "a rule of an unknown kind" });
+    }
+    let names_register = [RuleKind::ReturnRegister, RuleKind::LeafRegister].map(|kind| kind as u8);
+    let known = usize::try_from(rule.addend).is_ok_and(|number| number < REGISTERS);
+    if names_register.contains(&rule.kind) && !known {
+        return Err(BpfError::Table { reason: "a rule with an unknown register" });
     }
     Ok(())
 }

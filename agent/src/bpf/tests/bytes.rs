@@ -3,7 +3,7 @@
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::lifecycle::{self, Malformed};
 use crate::bpf::order::Order;
-use crate::bpf::{ProcessEvent, RawSample, Record, UserFrame, decode};
+use crate::bpf::{CopiedStack, ProcessEvent, RawSample, Record, UserFrame, decode};
 use crate::clock::MonotonicNs;
 use crate::limits::ORDER_SLACK_NS;
 use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind};
@@ -18,7 +18,7 @@ fn sample_bytes() -> Vec<u8> {
         bytes.extend(word.to_ne_bytes());
     }
     bytes.extend(9_u32.to_ne_bytes());
-    for half in [Outcome::TimeLimit as u16, 1, 2, 0] {
+    for half in [Outcome::TimeLimit as u16, 1, 2, 1] {
         bytes.extend(half.to_ne_bytes());
     }
     bytes.extend(1234_u32.to_ne_bytes());
@@ -47,6 +47,8 @@ fn a_sample_is_decoded_whole_or_not_at_all() {
             UserFrame { address: AbsAddr(0x40_1000), exact: true },
             UserFrame { address: AbsAddr(0x40_2000), exact: false },
         ],
+        root_frames: 1,
+        stack: None,
     });
     assert_eq!(decode::record(&bytes), Some(expected));
     for length in 0..bytes.len() {
@@ -54,6 +56,47 @@ fn a_sample_is_decoded_whole_or_not_at_all() {
     }
     let longer = [bytes.as_slice(), &[0; 8]].concat();
     assert_eq!(decode::record(&longer), None, "one frame more than stated");
+}
+
+#[test]
+fn a_copied_stack_follows_the_frames() {
+    let with_stack = |stated: u32, stack: &[u8]| {
+        let mut bytes = sample_bytes();
+        bytes[..4].copy_from_slice(&(RecordKind::SampleWithStack as u32).to_ne_bytes());
+        for word in [0x40_2000_u64, 0x7000_1000, 16] {
+            bytes.extend(word.to_ne_bytes());
+        }
+        bytes.extend([stated, 0].map(u32::to_ne_bytes).concat());
+        bytes.extend(stack);
+        bytes
+    };
+    let bytes = with_stack(5, b"12345");
+    let Some(Record::Sample(sample)) = decode::record(&bytes) else { panic!("a sample") };
+    let expected = CopiedStack {
+        ip: AbsAddr(0x40_2000),
+        sp: AbsAddr(0x7000_1000),
+        bp: 16,
+        exact: false,
+        bytes: b"12345".to_vec(),
+    };
+    assert_eq!((sample.stack, sample.user.len()), (Some(expected), 2));
+    for length in 0..bytes.len() {
+        assert_eq!(decode::record(&bytes[..length]), None, "{length} bytes");
+    }
+    assert_eq!(decode::record(&with_stack(4, b"12345")), None, "more than stated");
+    let limit = agent_ebpf::limits::STACK_BYTES_MAX;
+    let stated = |length: usize| u32::try_from(length).unwrap();
+    assert!(decode::record(&with_stack(stated(limit), &vec![0; limit])).is_some());
+    let long = with_stack(stated(limit + 1), &vec![0; limit + 1]);
+    assert_eq!(decode::record(&long), None, "more than the limit");
+}
+
+#[test]
+fn root_frames_are_user_frames() {
+    let mut bytes = sample_bytes();
+    let place = std::mem::offset_of!(agent_ebpf::SampleHeader, root_frames);
+    bytes[place] = 3;
+    assert_eq!(decode::record(&bytes), None, "3 of 2");
 }
 
 #[test]

@@ -6,5 +6,6 @@ mod programs;
 mod records;
 mod refusals;
 mod run;
+mod stacks;
 mod target;
 mod walks;

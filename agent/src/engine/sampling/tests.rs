@@ -142,6 +142,8 @@ fn sample(pid: u32, time: MonotonicNs) -> Record {
         comm: b"thread".to_vec(),
         kernel: Vec::new(),
         user: vec![UserFrame { address: AbsAddr(0x1010), exact: true }],
+        root_frames: 0,
+        stack: None,
     })
 }
 

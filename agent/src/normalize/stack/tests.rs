@@ -56,6 +56,8 @@ fn sample(kernel: &[u64], user: &[u64], outcome: Outcome) -> RawSample {
         user: user
             .map(|(at, &address)| UserFrame { address: AbsAddr(address), exact: at == 0 })
             .collect(),
+        root_frames: 0,
+        stack: None,
     }
 }
 

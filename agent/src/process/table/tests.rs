@@ -89,6 +89,8 @@ impl Scene {
             comm: b"thread".to_vec(),
             kernel: Vec::new(),
             user: user.collect(),
+            root_frames: 0,
+            stack: None,
         }
     }
 
