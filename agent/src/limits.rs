@@ -229,6 +229,9 @@ pub const GO_TABLE_STEPS_MAX: usize = 1 << 20;
 pub const GO_INLINE_DEPTH_MAX: usize = 128;
 /// Steps of tables walked to name one address.
 pub const GO_NAME_STEPS_MAX: usize = 4 << 20;
+/// Steps of tables walked to name the addresses of one batch (of one file in one window), checked after each
+/// address: half a second.
+pub const GO_BATCH_STEPS_MAX: usize = 32 << 20;
 /// Bytes of data that are searched for Go's tables where no section names them.
 pub const GO_SCAN_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of relocations that are searched for the words of Go's module data.
@@ -263,6 +266,41 @@ pub const SYMBOL_UNSIZED_BYTES_MAX: u64 = 4096;
 pub const SYMBOL_TABLES_BYTES_MAX: usize = 64 << 20;
 /// Named addresses kept, for each of two generations (about 200 bytes each).
 pub const NAMES_CACHED_MAX: usize = 65_536;
+
+/// Bytes of `/proc/PID/status` that are looked at: a process in 65,536 groups has 700 KiB of them in front of
+/// its pids, and no perf map then.
+pub const PROCESS_STATUS_BYTES_MAX: u64 = 128 << 10;
+/// Bytes of one line of a perf map. Longer ones are counted and name nothing.
+pub const PERF_MAP_LINE_BYTES_MAX: usize = 4096;
+/// Bytes of code that one entry of a perf map may name: the largest seen is 1.5 MB, of V8's builtins.
+pub const PERF_MAP_ENTRY_BYTES_MAX: u64 = 256 << 20;
+/// Named ranges of one perf map. A large Java server has 60,000 compiled methods.
+pub const PERF_MAP_ENTRIES_MAX: usize = 1 << 18;
+/// Bytes of names of one perf map (80 bytes a name are common).
+pub const PERF_MAP_NAMES_BYTES_MAX: usize = 16 << 20;
+/// Bytes of one perf map that are read at all: V8's grow as long as the program runs.
+pub const PERF_MAP_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of one perf map that are read in one go; the rest is read the next time.
+pub const PERF_MAP_READ_BYTES_MAX: u64 = 16 << 20;
+/// Bytes of all perf maps that are read in a second.
+pub const PERF_MAPS_READ_BYTES_PER_SECOND_MAX: u64 = 32 << 20;
+/// Shortest time between two looks at one perf map, nanoseconds; without a map it doubles.
+pub const PERF_MAP_LOOK_INTERVAL_NS_MIN: u64 = 1_000_000_000;
+/// Longest such time.
+pub const PERF_MAP_LOOK_INTERVAL_NS_MAX: u64 = 60_000_000_000;
+/// Processes whose perf maps, or the lack of one, are remembered; least recently used ones go first.
+pub const PERF_MAPS_MAX: usize = 4096;
+/// Bytes of memory of all perf maps.
+pub const PERF_MAPS_BYTES_MAX: usize = 48 << 20;
+/// Processes whose maps wait to be read in the background.
+pub const PERF_MAP_REQUESTS_MAX: usize = 64;
+/// Ranges of trampolines of one process that the walker is told of: `CPython` makes them in pieces of 64 KiB.
+pub const PERF_MAP_TRAMPOLINE_RANGES_MAX: usize = 256;
+
+/// Time given to the names of one batch of addresses (of one file in one window), nanoseconds. What is not
+/// named by then is counted and asked for again with the next window. Lines and inlined functions have a
+/// limit of their own.
+pub const NAMES_BATCH_NS_MAX: u64 = 2_000_000_000;
 
 /// Longest linkage name that is demangled, in bytes. Longer ones are template expansions nobody reads.
 pub const DEMANGLE_INPUT_BYTES_MAX: usize = 4096;

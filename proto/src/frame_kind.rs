@@ -29,6 +29,8 @@ pub enum FrameKind {
     Beam,
     /// `LuaJIT`.
     Luajit,
+    /// Code that a program made while it ran, of a compiler that is not told.
+    Jit,
     /// Not code: `[truncated]`, `[unwind: reason]`, a sender's abort marker.
     Marker,
     /// The sender did not say.
@@ -37,7 +39,7 @@ pub enum FrameKind {
 
 impl FrameKind {
     /// Every kind, in a fixed order (its position is stored; append only).
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Unknown,
         Self::Native,
         Self::Kernel,
@@ -53,6 +55,7 @@ impl FrameKind {
         Self::Beam,
         Self::Luajit,
         Self::Marker,
+        Self::Jit,
     ];
 
     /// The value on the wire and in our API.
@@ -72,6 +75,7 @@ impl FrameKind {
             Self::Dotnet => "dotnet",
             Self::Beam => "beam",
             Self::Luajit => "luajit",
+            Self::Jit => "jit",
             Self::Marker => "abort-marker",
             Self::Unknown => "unknown",
         }

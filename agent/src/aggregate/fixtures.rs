@@ -3,9 +3,9 @@
 use super::{Ledger, NamedWindow, Namer, Window};
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
 use crate::clock::{MonotonicNs, WallOffset};
-use crate::elf::{ExecutableSegment, FileFacts, Runtime, SourceLine};
-use crate::normalize::{Frame, MappedFile, Marker, NormalizedSample, ProcessIdentity};
-use crate::symbolize::KernelSymbol;
+use crate::elf::{ExecutableSegment, FileFacts, Names, Runtime, SourceLine};
+use crate::normalize::{Frame, MappedFile, Marker, NormalizedSample, ProcessIdentity, ProcessKey};
+use crate::symbolize::{KernelSymbol, UnnamedReason};
 use agent_ebpf::Outcome;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct FixtureNames {
 }
 
 impl Namer for FixtureNames {
-    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
+    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names> {
         self.asked.extend_from_slice(addresses);
         let stem = crate::path::file_name(&file.path);
         let line = |name: String, line| SourceLine {
@@ -32,24 +32,37 @@ impl Namer for FixtureNames {
             line,
         };
         let names = |&ElfAddr(address): &ElfAddr| match address % 16 {
-            0 => Vec::new(), // a stripped function
-            1 => vec![
+            0 => Err(UnnamedReason::NoSymbol), // a stripped function
+            1 => Ok(vec![
                 line(format!("{stem}_inlined_{address:x}"), 7),
                 line(format!("{stem}_{address:x}"), 9),
-            ],
-            _ => vec![line(format!("{stem}_{address:x}"), 3)],
+            ]),
+            _ => Ok(vec![line(format!("{stem}_{address:x}"), 3)]),
         };
         addresses.iter().map(names).collect()
     }
 
-    fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol> {
+    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
         let named =
             |name: &str, module: &str| KernelSymbol { name: name.into(), module: module.into() };
         match address.0 & 0xfff {
-            0..0x800 => Some(named("do_syscall_64", "vmlinux")),
-            0x800..0xf00 => Some(named("ext4_read", "ext4")),
-            _ => None,
+            0..0x800 => Ok(named("do_syscall_64", "vmlinux")),
+            0x800..0xf00 => Ok(named("ext4_read", "ext4")),
+            _ => Err(UnnamedReason::NoSymbol),
         }
+    }
+
+    fn anonymous(&mut self, _process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names> {
+        let name = |&AbsAddr(address): &AbsAddr| match address & 1 {
+            0 => Err(UnnamedReason::AnonymousCode),
+            _ => Ok(vec![SourceLine {
+                function: format!("jit_{:x}", address >> 4),
+                system_name: String::new(),
+                file: String::new(),
+                line: 0,
+            }]),
+        };
+        addresses.iter().map(name).collect()
     }
 }
 
@@ -123,7 +136,10 @@ pub(crate) fn samples(count: u32, pids: u32) -> Vec<NormalizedSample> {
             0 => frames.push(Frame::Marker(Marker::Stopped(Outcome::NoUnwindInfo))),
             4 => frames.push(Frame::Marker(Marker::Stopped(Outcome::DepthLimit))),
             8 => frames.push(Frame::Marker(Marker::Interpreter(Runtime::Python))),
-            12 => frames.push(Frame::Anonymous { address: AbsAddr(0x7f00_0000_0000) }),
+            12 => frames.push(Frame::Anonymous {
+                runtime: Runtime::Native,
+                address: AbsAddr(0x7f00_0000_0000),
+            }),
             _ => {}
         }
         let pid = 1 + n % pids;

@@ -42,7 +42,14 @@ impl Location {
                     _ => FrameKind::Native,
                 }
             }
-            Code::Unplaced { .. } | Code::Anonymous { .. } => FrameKind::Native,
+            Code::Anonymous { .. } if self.lines.is_empty() => FrameKind::Native,
+            Code::Anonymous { runtime, .. } => match runtime {
+                Runtime::Python => FrameKind::Python,
+                Runtime::Node => FrameKind::V8,
+                Runtime::Java => FrameKind::Jvm,
+                Runtime::Native | Runtime::Go => FrameKind::Jit,
+            },
+            Code::Unplaced { .. } => FrameKind::Native,
             Code::Kernel { .. } => FrameKind::Kernel,
             Code::Marker(_) => FrameKind::Marker,
         }

@@ -6,6 +6,7 @@ mod frame;
 mod ledger;
 mod named;
 mod naming;
+mod settle;
 mod window;
 
 #[cfg(test)]
@@ -22,19 +23,24 @@ pub use naming::{NameSources, NamingSink, NamingThread, start_naming};
 pub use window::Window;
 
 use crate::address::{AbsAddr, ElfAddr};
-use crate::elf::SourceLine;
-use crate::normalize::MappedFile;
-use crate::symbolize::KernelSymbol;
+use crate::elf::Names;
+use crate::normalize::{MappedFile, ProcessKey};
+use crate::symbolize::{KernelSymbol, UnnamedReason};
 use std::sync::Arc;
 
 /// Names that this host can give. Asked once per distinct location of a window.
 pub trait Namer {
-    /// Names addresses of one file: one answer for each address, innermost (inlined) line first, an
-    /// empty list where nothing is known.
-    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>>;
+    /// Names addresses of one file, one answer for each address.
+    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names>;
 
     /// Names one kernel address.
-    fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol>;
+    ///
+    /// # Errors
+    /// The reason why there is no name.
+    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason>;
+
+    /// Names addresses of code that no file backs, one answer for each address.
+    fn anonymous(&mut self, process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names>;
 }
 
 /// Where named windows go: the exporter or the recorder.

@@ -5,7 +5,8 @@ use super::Ledger;
 use crate::address::{AbsAddr, ElfAddr, FileOffset, Tid};
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
-use crate::normalize::{MappedFile, Marker, ProcessIdentity};
+use crate::normalize::{MappedFile, Marker, ProcessIdentity, ProcessKey};
+use crate::symbolize::UnnamedReason;
 use std::sync::Arc;
 
 /// Index into [`NamedWindow::locations`].
@@ -38,8 +39,12 @@ pub enum Code {
         /// Where.
         address: AbsAddr,
     },
-    /// Code that no file backs.
+    /// Code that no file backs: its address means something in its process alone.
     Anonymous {
+        /// Whose.
+        process: ProcessKey,
+        /// Who compiled it, if that is known; [`crate::elf::Runtime::Native`] if not.
+        runtime: crate::elf::Runtime,
         /// Where.
         address: AbsAddr,
     },
@@ -55,8 +60,17 @@ pub struct Location {
     /// Names, innermost first; empty if nothing is known. Markers have none: their text is the
     /// writer's.
     pub lines: Vec<SourceLine>,
+    /// Why there are none. Nothing for markers.
+    pub unnamed: Option<UnnamedReason>,
     /// For kernel code: `vmlinux`, the module's name or `bpf`, if known.
     pub module: Option<Arc<str>>,
+}
+
+impl Location {
+    /// A location that nobody has named yet.
+    pub(super) const fn new(code: Code) -> Self {
+        Self { code, lines: Vec::new(), unnamed: None, module: None }
+    }
 }
 
 /// Equal samples, folded.

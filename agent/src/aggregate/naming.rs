@@ -3,11 +3,12 @@
 
 use super::{NamedWindow, Namer, WindowWriter};
 use crate::address::{AbsAddr, ElfAddr};
-use crate::elf::{ForeignFiles, SourceLine};
+use crate::elf::{ForeignFiles, Names};
 use crate::engine::{OpenFiles, SealedWindow, WindowSink};
 use crate::limits;
-use crate::normalize::MappedFile;
-use crate::symbolize::{KernelNames, KernelSymbol};
+use crate::normalize::{MappedFile, ProcessKey};
+use crate::symbolize::perf_maps::PerfMaps;
+use crate::symbolize::{KernelNames, KernelSymbol, UnnamedReason};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
@@ -18,6 +19,8 @@ pub struct NameSources {
     pub files: Arc<dyn ForeignFiles>,
     /// Kernel names.
     pub kernel: Box<dyn KernelNames>,
+    /// Names of code that no file backs; without, it stays unnamed.
+    pub perf_maps: Option<Arc<PerfMaps>>,
 }
 
 impl std::fmt::Debug for NameSources {
@@ -85,9 +88,14 @@ fn name_all(
     mut writer: Box<dyn WindowWriter>,
     receiver: &Receiver<Work>,
 ) -> Box<dyn WindowWriter> {
-    let NameSources { files, mut kernel } = sources;
+    let NameSources { files, mut kernel, perf_maps } = sources;
     while let Ok((sealed, open)) = receiver.recv() {
-        let mut namer = HostNamer { files: &*files, open: &*open, kernel: &mut *kernel };
+        let mut namer = HostNamer {
+            files: &*files,
+            open: &*open,
+            kernel: &mut *kernel,
+            perf_maps: perf_maps.as_deref(),
+        };
         let SealedWindow { window, end, wall, period_ns: _, ledger } = sealed;
         let named: NamedWindow = window.into_named(end, wall, ledger, &mut namer);
         writer.write(named);
@@ -100,17 +108,25 @@ struct HostNamer<'a> {
     files: &'a dyn ForeignFiles,
     open: &'a dyn OpenFiles,
     kernel: &'a mut dyn KernelNames,
+    perf_maps: Option<&'a PerfMaps>,
 }
 
 impl Namer for HostNamer<'_> {
-    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
+    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names> {
         match self.open.open(file.id) {
             Some(descriptor) => self.files.names(file.id, &descriptor, addresses),
-            None => vec![Vec::new(); addresses.len()],
+            None => vec![Err(UnnamedReason::FileGone); addresses.len()],
         }
     }
 
-    fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol> {
+    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
         self.kernel.kernel(address)
+    }
+
+    fn anonymous(&mut self, process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names> {
+        match self.perf_maps {
+            Some(maps) => maps.names(process, addresses),
+            None => vec![Err(UnnamedReason::AnonymousCode); addresses.len()],
+        }
     }
 }

@@ -1,7 +1,8 @@
 use super::fixtures::{FixtureNames, WALL, file, native, sample};
 use super::*;
 use crate::clock::MonotonicNs;
-use crate::normalize::NormalizedSample;
+use crate::elf::Runtime;
+use crate::normalize::{Frame, Marker, NormalizedSample};
 
 fn row(pid: u32, tid: u32, time: u64, addresses: &[u64]) -> NormalizedSample {
     let file = file(1);
@@ -57,4 +58,71 @@ fn what_does_not_fit_is_counted() {
         window.into_named(MonotonicNs(1), WALL, Ledger::default(), &mut FixtureNames::default());
     assert_eq!(window.ledger.dropped, 3);
     assert_eq!(window.observations(), u64::from(fits));
+}
+
+fn compiled(runtime: Runtime, address: u64) -> Frame {
+    Frame::Anonymous { runtime, address: AbsAddr(address) }
+}
+
+/// Functions, markers and reasons of one stack, leaf first.
+fn shown(window: &NamedWindow, stack: StackIndex) -> String {
+    let one = |index: &LocationIndex| {
+        let location = window.location(*index);
+        match (location.lines.first(), location.code, location.unnamed) {
+            (Some(line), ..) => line.function.clone(),
+            (None, Code::Marker(marker), None) => marker_text(marker).into_owned(),
+            (None, _, Some(reason)) => format!("<{}>", reason.name()),
+            (None, ..) => "?".into(),
+        }
+    };
+    window.stack(stack).iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+#[track_caller]
+fn check_settled(stacks: &[&[Frame]], expected: &[(&str, usize)]) {
+    let samples: Vec<_> =
+        stacks.iter().map(|frames| super::fixtures::sample(1, 1, 1, frames.to_vec())).collect();
+    let window = named(&samples, &mut FixtureNames::default());
+    let samples = &window.processes[0].samples;
+    let found: Vec<_> =
+        samples.iter().map(|one| (shown(&window, one.stack), one.times.len())).collect();
+    let expected: Vec<_> = expected.iter().map(|&(text, count)| (text.to_owned(), count)).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn what_a_reader_cannot_tell_apart_is_one_stack() {
+    let file = file(1);
+    let (own, kernel) = (native(&file, 5), |at| Frame::Kernel { address: AbsAddr(at) });
+    check_settled(
+        &[
+            &[kernel(0xffff_ffff_8100_0010), own.clone()],
+            &[kernel(0xffff_ffff_8100_0020), own.clone()],
+            &[compiled(Runtime::Native, 0x101), own.clone()],
+            &[compiled(Runtime::Native, 0x103), own.clone()],
+            &[compiled(Runtime::Native, 0x103), compiled(Runtime::Native, 0x105), own],
+        ],
+        &[("do_syscall_64 lib1.so_5", 2), ("jit_10 lib1.so_5", 2), ("jit_10 jit_10 lib1.so_5", 1)],
+    );
+}
+
+#[test]
+fn a_marker_stands_for_code_that_its_program_does_not_name() {
+    let file = file(1);
+    let own = native(&file, 5);
+    let marker = Frame::Marker(Marker::Interpreter(Runtime::Node));
+    let node = |at| compiled(Runtime::Node, at);
+    check_settled(
+        &[
+            &[node(0x100), node(0x200), marker.clone(), own.clone()],
+            &[node(0x300), marker.clone(), own.clone()],
+            &[node(0x101), node(0x200), marker, own.clone()],
+            &[compiled(Runtime::Native, 0x100), own],
+        ],
+        &[
+            ("[node frames: names to come] lib1.so_5", 2),
+            ("jit_10 <anonymous code> lib1.so_5", 1),
+            ("<anonymous code> lib1.so_5", 1),
+        ],
+    );
 }

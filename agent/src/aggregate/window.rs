@@ -3,11 +3,14 @@
 use super::named::{
     Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
+use super::settle::{self, Settled};
 use super::{Ledger, Namer};
-use crate::address::{ElfAddr, FileId, Tid};
+use crate::address::{AbsAddr, ElfAddr, FileId, Tid};
 use crate::clock::{MonotonicNs, WallOffset};
+use crate::elf::Names;
 use crate::limits;
-use crate::normalize::{Frame, MappedFile, NormalizedSample, ProcessIdentity};
+use crate::normalize::{Frame, MappedFile, NormalizedSample, ProcessIdentity, ProcessKey};
+use crate::symbolize::UnnamedReason;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -85,7 +88,7 @@ impl Window {
         let mut stack = std::mem::take(&mut self.scratch);
         stack.clear();
         let located = sample.frames.iter().try_for_each(|frame| {
-            stack.push(self.location(frame)?);
+            stack.push(self.location(sample.process.key(), frame)?);
             Some(())
         });
         let stack_index =
@@ -113,7 +116,7 @@ impl Window {
         Some(())
     }
 
-    fn location(&mut self, frame: &Frame) -> Option<LocationIndex> {
+    fn location(&mut self, process: ProcessKey, frame: &Frame) -> Option<LocationIndex> {
         let code = match frame {
             Frame::Native { file, address } => {
                 Code::Native { file: self.file(file)?, address: *address }
@@ -122,7 +125,9 @@ impl Window {
                 Code::Unplaced { file: self.file(file)?, offset: *offset }
             }
             Frame::Kernel { address } => Code::Kernel { address: *address },
-            Frame::Anonymous { address } => Code::Anonymous { address: *address },
+            Frame::Anonymous { runtime, address } => {
+                Code::Anonymous { process, runtime: *runtime, address: *address }
+            }
             Frame::Marker(marker) => Code::Marker(*marker),
         };
         self.codes.get_or_insert(&code, limits::WINDOW_LOCATIONS_MAX).map(LocationIndex)
@@ -150,20 +155,30 @@ impl Window {
     ) -> NamedWindow {
         ledger.dropped = ledger.dropped.saturating_add(self.overflow);
         let locations = named(&self.codes.list, &self.file_list, namer);
+        let Settled { stacks, places } = settle::settled(&self.stacks.list, &locations);
         let mut processes: Vec<ProcessSamples> = self
             .processes
             .list
             .into_iter()
             .map(|process| ProcessSamples { process, samples: Vec::new() })
             .collect();
-        for (key, mut times) in self.folded {
-            times.sort_unstable(); // CPUs are drained one after the other.
-            processes[key.process as usize].samples.push(FoldedSample {
-                tid: key.tid,
-                thread_name: Arc::clone(&self.thread_names.list[key.thread_name as usize]),
-                stack: StackIndex(key.stack),
-                times: times.into_iter().map(|time| wall.to_unix(time)).collect(),
-            });
+        let mut known: HashMap<SampleKey, usize> = HashMap::with_capacity(self.folded.len());
+        for (key, times) in self.folded {
+            let key = SampleKey { stack: places[key.stack as usize], ..key };
+            let samples = &mut processes[key.process as usize].samples;
+            let position = *known.entry(key).or_insert(samples.len());
+            if position == samples.len() {
+                samples.push(FoldedSample {
+                    tid: key.tid,
+                    thread_name: Arc::clone(&self.thread_names.list[key.thread_name as usize]),
+                    stack: StackIndex(key.stack),
+                    times: Vec::with_capacity(times.len()),
+                });
+            }
+            samples[position].times.extend(times.into_iter().map(|time| wall.to_unix(time)));
+        }
+        for sample in processes.iter_mut().flat_map(|process| &mut process.samples) {
+            sample.times.sort_unstable(); // CPUs are drained one after the other.
         }
         processes.retain(|process| !process.samples.is_empty());
         NamedWindow {
@@ -173,7 +188,7 @@ impl Window {
             start_monotonic: self.start,
             period_ns: self.period_ns,
             processes,
-            stacks: self.stacks.list,
+            stacks,
             locations,
             files: self.file_list,
             ledger,
@@ -183,9 +198,9 @@ impl Window {
 
 /// Names all locations: files are asked once each, with all their addresses.
 fn named(codes: &[Code], files: &[Arc<MappedFile>], namer: &mut dyn Namer) -> Vec<Location> {
-    let mut locations: Vec<Location> =
-        codes.iter().map(|&code| Location { code, lines: Vec::new(), module: None }).collect();
+    let mut locations: Vec<Location> = codes.iter().map(|&code| Location::new(code)).collect();
     let mut by_file: Vec<(Vec<usize>, Vec<ElfAddr>)> = vec![Default::default(); files.len()];
+    let mut by_process: HashMap<ProcessKey, (Vec<usize>, Vec<AbsAddr>)> = HashMap::new();
     for (index, location) in locations.iter_mut().enumerate() {
         match location.code {
             Code::Native { file, address } => {
@@ -193,8 +208,8 @@ fn named(codes: &[Code], files: &[Arc<MappedFile>], namer: &mut dyn Namer) -> Ve
                 indices.push(index);
                 addresses.push(address);
             }
-            Code::Kernel { address } => {
-                if let Some(symbol) = namer.kernel(address) {
+            Code::Kernel { address } => match namer.kernel(address) {
+                Ok(symbol) => {
                     location.lines = vec![crate::elf::SourceLine {
                         function: symbol.name,
                         system_name: String::new(),
@@ -203,24 +218,40 @@ fn named(codes: &[Code], files: &[Arc<MappedFile>], namer: &mut dyn Namer) -> Ve
                     }];
                     location.module = Some(symbol.module.into());
                 }
+                Err(reason) => location.unnamed = Some(reason),
+            },
+            Code::Anonymous { process, address, .. } => {
+                let (indices, addresses) = by_process.entry(process).or_default();
+                indices.push(index);
+                addresses.push(address);
             }
-            Code::Unplaced { .. } | Code::Anonymous { .. } | Code::Marker(_) => {}
+            Code::Unplaced { .. } => location.unnamed = Some(UnnamedReason::NotReadable),
+            Code::Marker(_) => {}
         }
     }
+    let mut name = |indices: Vec<usize>, names: Vec<Names>| {
+        for (index, names) in indices.into_iter().zip(names) {
+            match names {
+                Ok(lines) => locations[index].lines = lines,
+                Err(reason) => locations[index].unnamed = Some(reason),
+            }
+        }
+    };
     for (file, (indices, addresses)) in files.iter().zip(by_file) {
         if addresses.is_empty() {
             continue;
         }
-        for (index, lines) in indices.into_iter().zip(namer.native(file, &addresses)) {
-            locations[index].lines = lines;
-        }
+        name(indices, namer.native(file, &addresses));
+    }
+    for (process, (indices, addresses)) in by_process {
+        name(indices, namer.anonymous(process, &addresses));
     }
     locations
 }
 
 /// Gives equal values one number, in the order in which they came.
 #[derive(Debug)]
-struct Interner<T> {
+pub(super) struct Interner<T> {
     numbers: HashMap<T, u32>,
     list: Vec<T>,
 }
@@ -232,8 +263,13 @@ impl<T> Default for Interner<T> {
 }
 
 impl<T: std::hash::Hash + Eq + Clone> Interner<T> {
+    /// The values, by number.
+    pub(super) fn into_list(self) -> Vec<T> {
+        self.list
+    }
+
     /// The number of `value`, a new one if there are fewer than `len_max`.
-    fn get_or_insert<Q>(&mut self, value: &Q, len_max: usize) -> Option<u32>
+    pub(super) fn get_or_insert<Q>(&mut self, value: &Q, len_max: usize) -> Option<u32>
     where
         Q: std::hash::Hash + hashbrown::Equivalent<T> + ?Sized + ToValue<T>,
     {
@@ -252,7 +288,7 @@ impl<T: std::hash::Hash + Eq + Clone> Interner<T> {
 }
 
 /// How a borrowed form becomes the stored one.
-trait ToValue<T> {
+pub(super) trait ToValue<T> {
     fn to_value(&self) -> T;
 }
 

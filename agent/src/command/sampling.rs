@@ -7,6 +7,7 @@ use agent::elf::LocalFiles;
 use agent::engine::{self, Control, EngineError, EngineOptions};
 use agent::options::{Form, SamplingOptions};
 use agent::symbolize::kernel::KernelSymbols;
+use agent::symbolize::perf_maps::PerfMaps;
 use anyhow::{Context as _, anyhow};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(crate) fn start(
     let SamplingOptions { frequency_hz, form, bpf_log, allow_kernel } = *options;
     let Scope { pids, duration, preload } = scope;
     let defaults = EngineOptions::default();
-    let options = EngineOptions {
+    let mut options = EngineOptions {
         frequency_hz,
         pids,
         duration,
@@ -57,9 +58,13 @@ pub(crate) fn start(
         },
         ..defaults
     };
+    let perf_maps = PerfMaps::start(options.proc_root.clone()).context("starting a thread")?;
+    let perf_maps = Arc::new(perf_maps);
+    options.perf_maps = Some(Arc::clone(&perf_maps));
     let sources = NameSources {
         files: Arc::new(LocalFiles::new()),
         kernel: Box::new(KernelSymbols::read(&options.proc_root)),
+        perf_maps: Some(perf_maps),
     };
     let (mut sink, naming) = start_naming(sources, writer).context("starting a thread")?;
     let control = Control::default();

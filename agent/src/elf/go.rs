@@ -291,10 +291,10 @@ impl<'e, 'a> GoTable<'e, 'a> {
 
     /// The functions at `address`, innermost (inlined) first.
     pub(crate) fn lines(&self, address: u64) -> Vec<GoLine> {
+        self.walked.set(0);
         let Some(function) = self.containing(address) else { return Vec::new() };
         let mut lines = Vec::new();
         let mut at = address;
-        self.walked.set(0);
         while lines.len() < GO_INLINE_DEPTH_MAX && self.walked.get() < GO_NAME_STEPS_MAX {
             let Some((name, parent)) = self.inlined_at(&function, at) else { break };
             lines.push(self.line(&function, at, name));
@@ -302,6 +302,11 @@ impl<'e, 'a> GoTable<'e, 'a> {
         }
         lines.extend(self.name(&function).map(|name| self.line(&function, at, name)));
         lines
+    }
+
+    /// Steps of tables walked for the address that was named last.
+    pub(crate) fn walked(&self) -> usize {
+        self.walked.get()
     }
 
     fn line(&self, function: &GoFunction, address: u64, name: String) -> GoLine {

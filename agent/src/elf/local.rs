@@ -1,7 +1,7 @@
 //! [`LocalFiles`]: foreign files read in this process.
 
 use super::source::Source;
-use super::{FileFacts, ForeignFileError, ForeignFiles, SourceLine, inspect};
+use super::{FileFacts, ForeignFileError, ForeignFiles, Names, inspect};
 use crate::address::{ElfAddr, FileId};
 use crate::symbolize::native::NativeNames;
 use crate::unwind::{self, RowTable};
@@ -30,7 +30,7 @@ impl ForeignFiles for LocalFiles {
         unwind::unwind_rows(Source::file(file.as_fd())?)
     }
 
-    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
+    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
         self.names.names(id, file, addresses)
     }
 }

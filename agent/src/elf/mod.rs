@@ -15,6 +15,7 @@ pub(crate) mod source;
 pub use local::LocalFiles;
 
 use crate::address::{ElfAddr, FileId, FileOffset};
+use crate::symbolize::UnnamedReason;
 use crate::unwind::RowTable;
 use proto::BuildId;
 use std::os::fd::OwnedFd;
@@ -63,7 +64,7 @@ pub struct FileFacts {
 }
 
 /// One name for an address, innermost (inlined) first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SourceLine {
     /// Function as shown (demangled).
     pub function: String,
@@ -74,6 +75,9 @@ pub struct SourceLine {
     /// Line, 0 if unknown.
     pub line: u32,
 }
+
+/// The lines of one address, innermost (inlined) first, at least one; or why there are none.
+pub type Names = Result<Vec<SourceLine>, UnnamedReason>;
 
 /// Why a file gave nothing.
 #[derive(Debug, thiserror::Error)]
@@ -114,9 +118,9 @@ pub trait ForeignFiles: Send + Sync {
     /// See [`ForeignFileError`].
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError>;
 
-    /// Names addresses of one file, one answer for each, an empty list where nothing is known.
-    /// Never a neighbour's name.
-    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>>;
+    /// Names addresses of one file, one answer for each: at least one line, or the reason why there is
+    /// none. Never a neighbour's name.
+    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names>;
 }
 
 #[cfg(test)]

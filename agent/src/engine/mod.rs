@@ -21,6 +21,7 @@ use crate::elf::{ForeignFiles, LocalFiles};
 use crate::kernel::KernelFacts;
 use crate::limits::{ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX};
 use crate::process::host::{Host, ProcFs};
+use crate::symbolize::perf_maps::PerfMaps;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,6 +48,9 @@ pub struct EngineOptions {
     pub bpf_log: bool,
     /// Executables whose tables, and those of their libraries, are loaded before sampling begins.
     pub preload: Vec<PathBuf>,
+    /// Names of code that no file backs, shared with the thread that names: it is told which processes
+    /// run such code, and says where `CPython`'s trampolines are.
+    pub perf_maps: Option<Arc<PerfMaps>>,
 }
 
 impl Default for EngineOptions {
@@ -61,6 +65,7 @@ impl Default for EngineOptions {
             form: crate::bpf::FormChoice::default(),
             bpf_log: false,
             preload: Vec::new(),
+            perf_maps: None,
         }
     }
 }

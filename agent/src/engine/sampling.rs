@@ -12,12 +12,13 @@ use crate::limits::{
     ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL, START_SCAN_NS_MAX,
     THREAD_NAMES_MAX,
 };
-use crate::normalize::{self, NormalizedSample};
+use crate::normalize::{self, Frame, NormalizedSample};
 use crate::process::compile::Compilers;
 use crate::process::files::{FileCounts, Files};
 use crate::process::host::Host;
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
+use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
 use hashbrown::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct EngineCounts {
     pub files: FileCounts,
     /// Tables in the kernel side.
     pub tables: PublishCounts,
+    /// Perf maps.
+    pub perf_maps: PerfMapCounts,
     /// Samples of processes that were not asked for.
     pub filtered: u64,
     /// Samples received.
@@ -61,6 +64,7 @@ pub struct Engine {
 struct Intake {
     processes: ProcessTable,
     window: Window,
+    perf_maps: Option<Arc<PerfMaps>>,
     thread_names: HashSet<Arc<str>>,
     /// The account of the open window, as far as it is counted here.
     ledger: Ledger,
@@ -96,6 +100,7 @@ impl Engine {
             intake: Intake {
                 processes,
                 window: Window::new(now, period_ns(options)),
+                perf_maps: options.perf_maps.clone(),
                 thread_names: HashSet::new(),
                 ledger: Ledger::default(),
                 received: 0,
@@ -106,7 +111,7 @@ impl Engine {
             files,
             sampler,
             tables,
-            publisher: Publisher::new(compilers),
+            publisher: Publisher::new(compilers, options.perf_maps.clone()),
             before: Statistics::default(),
             window_end: now,
         })
@@ -118,6 +123,7 @@ impl Engine {
         EngineCounts {
             processes: self.intake.processes.counts(),
             files: self.files.counts(),
+            perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
             filtered: self.intake.filtered,
             received: self.intake.received,
@@ -210,6 +216,9 @@ impl Engine {
             let seal_at = self.window_end.plus(ORDER_SLACK_NS);
             let wait_ns = poll_ns.min(until).min(seal_at.since(now).max(1_000_000));
             self.poll(Duration::from_nanos(wait_ns))?;
+            for pid in self.intake.perf_maps.iter().flat_map(|maps| maps.take_changed()) {
+                self.intake.processes.mark_dirty(pid);
+            }
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
@@ -281,6 +290,12 @@ impl Intake {
         self.received += 1;
         let attribution = self.processes.attribute(sample);
         let frames = normalize::frames(sample, attribution.mappings.as_deref());
+        let anonymous = |frame: &Frame| matches!(frame, Frame::Anonymous { .. });
+        if let Some(perf_maps) = &self.perf_maps
+            && frames.iter().any(anonymous)
+        {
+            perf_maps.sighted(attribution.process.key());
+        }
         let thread_name = self.thread_name(&sample.comm);
         self.window.add(&NormalizedSample {
             process: attribution.process,

@@ -3,10 +3,10 @@
 use super::{Control, EngineCounts, EngineOptions, OpenFiles, SealedWindow, WindowSink, run};
 use crate::address::ElfAddr;
 use crate::aggregate::{FoldedSample, NamedWindow, Namer};
-use crate::elf::{ForeignFiles as _, LocalFiles, SourceLine};
-use crate::normalize::MappedFile;
+use crate::elf::{ForeignFiles as _, LocalFiles};
+use crate::normalize::{MappedFile, ProcessKey};
 use crate::symbolize::kernel::KernelSymbols;
-use crate::symbolize::{KernelNames as _, KernelSymbol};
+use crate::symbolize::{KernelNames as _, KernelSymbol, UnnamedReason};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,15 +32,23 @@ struct Names<'a> {
 }
 
 impl Namer for Names<'_> {
-    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
+    fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<crate::elf::Names> {
         match self.files.open(file.id) {
             Some(descriptor) => self.local.names(file.id, &descriptor, addresses),
-            None => vec![Vec::new(); addresses.len()],
+            None => vec![Err(UnnamedReason::FileGone); addresses.len()],
         }
     }
 
-    fn kernel(&mut self, address: crate::address::AbsAddr) -> Option<KernelSymbol> {
+    fn kernel(&mut self, address: crate::address::AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
         self.kernel.kernel(address)
+    }
+
+    fn anonymous(
+        &mut self,
+        _process: ProcessKey,
+        addresses: &[crate::address::AbsAddr],
+    ) -> Vec<crate::elf::Names> {
+        vec![Err(UnnamedReason::AnonymousCode); addresses.len()]
     }
 }
 

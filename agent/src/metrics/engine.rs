@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 9] = [
+const NOW: [Figure; 11] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
@@ -21,13 +21,15 @@ const NOW: [Figure; 9] = [
     ("table_rows", "Unwind rows loaded", |counts| counts.tables.rows),
     ("table_bytes", "BPF memory of unwind tables and mappings", |counts| counts.table_bytes),
     ("map_bytes", "BPF memory of all other maps", |counts| counts.map_bytes),
+    ("perf_maps", "Perf maps held", |counts| counts.perf_maps.maps),
+    ("perf_map_bytes", "Memory of perf maps", |counts| counts.perf_maps.bytes),
     ("lifecycle_records_waiting", "Records held back until earlier ones came", |counts| {
         counts.waiting
     }),
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 18] = [
+const SINCE_START: [Figure; 24] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -59,6 +61,20 @@ const SINCE_START: [Figure; 18] = [
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),
     ("files_malformed", "Mapped files that are no executables", |counts| counts.files.malformed),
+    ("perf_map_entries", "Code regions that perf maps named", |counts| counts.perf_maps.entries),
+    ("perf_map_read_bytes", "Bytes read of perf maps", |counts| counts.perf_maps.read_bytes),
+    ("perf_map_lines_malformed", "Lines of perf maps that are no entries", |counts| {
+        counts.perf_maps.malformed
+    }),
+    (
+        "perf_map_entries_left_out",
+        "Entries of perf maps beyond a limit, and reads put off",
+        |counts| counts.perf_maps.left_out,
+    ),
+    ("perf_maps_refused", "Perf maps of another user, or older than their process", |counts| {
+        counts.perf_maps.refused
+    }),
+    ("perf_maps_evicted", "Perf maps forgotten to make room", |counts| counts.perf_maps.evicted),
     ("samples_of_other_processes", "Samples that were not asked for", |counts| counts.filtered),
 ];
 

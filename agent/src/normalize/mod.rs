@@ -60,11 +60,30 @@ pub enum Frame {
     },
     /// Code that no file backs (JIT): kept by address, named from a perf map later.
     Anonymous {
+        /// Who compiled it, if that is known; [`crate::elf::Runtime::Native`] if not.
+        runtime: crate::elf::Runtime,
         /// Where.
         address: AbsAddr,
     },
     /// A remark.
     Marker(Marker),
+}
+
+/// One process instance. A pid alone is used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessKey {
+    /// Process id.
+    pub pid: Pid,
+    /// Start time since boot, nanoseconds.
+    pub start_time_ns: u64,
+}
+
+impl ProcessIdentity {
+    /// Which instance this is.
+    #[must_use]
+    pub const fn key(&self) -> ProcessKey {
+        ProcessKey { pid: self.pid, start_time_ns: self.start_time_ns }
+    }
 }
 
 /// Who ran: attributes that are the same for all samples of a process instance.

@@ -63,9 +63,15 @@ fn user_frames(frames: &mut Vec<Frame>, sample: &RawSample, mappings: &MappingSe
             Location::Unplaced(file, offset) => {
                 frames.push(Frame::Unplaced { file: Arc::clone(file), offset });
             }
-            // Frames that the interpreter's compiler made: their names are to come, in one marker.
-            Location::Anonymous if interpreted => marker_behind = Some(frames.len()),
-            Location::Anonymous => frames.push(Frame::Anonymous { address }),
+            // Frames that the interpreter's compiler made: where nothing names them, the marker alone
+            // stays (`aggregate` decides).
+            Location::Anonymous => {
+                let runtime = if interpreted { runtime } else { Runtime::Native };
+                frames.push(Frame::Anonymous { runtime, address });
+                if interpreted {
+                    marker_behind = Some(frames.len());
+                }
+            }
         }
     }
     // CPython runs every program in its own loop; a JVM and V8 run theirs in code that no file backs.

@@ -4,10 +4,9 @@ use super::cgroup::CgroupIdentity;
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, ProcessStatus, Task};
 use super::maps::{Maps, MapsEntry};
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid};
-use crate::elf::{
-    ExecutableSegment, FileFacts, ForeignFileError, ForeignFiles, Runtime, SourceLine,
-};
+use crate::elf::{ExecutableSegment, FileFacts, ForeignFileError, ForeignFiles, Names, Runtime};
 use crate::path;
+use crate::symbolize::UnnamedReason;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
 use hashbrown::HashMap;
@@ -177,7 +176,7 @@ impl ForeignFiles for FakeFiles {
         })
     }
 
-    fn names(&self, _id: FileId, _file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Vec<SourceLine>> {
-        vec![Vec::new(); addresses.len()]
+    fn names(&self, _id: FileId, _file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
+        vec![Err(UnnamedReason::NoSymbol); addresses.len()]
     }
 }

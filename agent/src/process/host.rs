@@ -1,6 +1,10 @@
 //! The host's `/proc`: everything the agent asks about one process, bounded in bytes. Files of a process
 //! are opened beneath that process, so that containers and deleted files are right and no link leads out.
 
+mod perf_map;
+
+pub(crate) use perf_map::PerfMapError;
+
 use super::cgroup::CgroupIdentity;
 use super::maps::{Maps, MapsEntry};
 use super::service;

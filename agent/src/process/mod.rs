@@ -15,3 +15,4 @@ pub mod maps;
 pub mod publish;
 pub mod service;
 pub mod table;
+mod trampolines;

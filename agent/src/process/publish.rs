@@ -4,11 +4,13 @@
 use super::compile::{Compiled, Compilers};
 use super::mappings::{Mapping, MappingSet};
 use super::table::ProcessTable;
+use super::trampolines;
 use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{MappingUnwind, TableId, WalkMapping};
 use crate::elf::ForeignFileError;
 use crate::limits::UNWIND_ROWS_MAX;
 use crate::normalize::MappedFile;
+use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
 use hashbrown::HashMap;
@@ -111,6 +113,7 @@ enum State {
 #[derive(Debug)]
 pub struct Publisher {
     compilers: Compilers,
+    perf_maps: Option<Arc<PerfMaps>>,
     tables: HashMap<FileId, Table>,
     rows: usize,
     rows_max: usize,
@@ -124,8 +127,9 @@ pub struct Publisher {
 impl Publisher {
     /// Nothing is loaded yet.
     #[must_use]
-    pub fn new(compilers: Compilers) -> Self {
+    pub fn new(compilers: Compilers, perf_maps: Option<Arc<PerfMaps>>) -> Self {
         Self {
+            perf_maps,
             compilers,
             tables: HashMap::new(),
             rows: 0,
@@ -203,6 +207,8 @@ impl Publisher {
         // `[vsyscall]` lies in the kernel's half, where no user stack is walked.
         let user = set.mappings().iter().filter(|mapping| mapping.end.0 <= USER_END);
         let walk: Vec<WalkMapping> = user.map(|mapping| self.walk_mapping(mapping, pid)).collect();
+        let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(pid));
+        let walk = trampolines::apply(walk, trampolines.as_deref().unwrap_or_default());
         let walk = coalesced(walk);
         let generation = self.next_generation();
         match kernel.set_process(pid, generation, &walk) {

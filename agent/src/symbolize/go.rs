@@ -1,17 +1,34 @@
 //! Names for Go code from Go's own tables, which are there in stripped programs too.
 
+use super::UnnamedReason;
 use crate::address::ElfAddr;
-use crate::elf::SourceLine;
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::go::{GoLine, GoTable};
 use crate::elf::headers::Elf;
+use crate::elf::{Names, SourceLine};
+use crate::limits::GO_BATCH_STEPS_MAX;
 
-/// One answer for each address, empty for what is not Go's code (C code of the same file). Nothing if
-/// the file is no Go program or its tables are damaged.
-pub(super) fn names(elf: &Elf<'_>, addresses: &[ElfAddr]) -> Option<Vec<Vec<SourceLine>>> {
+/// One answer for each address; C code of the same file has no symbol here. Nothing if the file is no Go
+/// program or its tables are damaged. What is not looked up before `until`, or within the steps of one
+/// batch, is cut short.
+pub(super) fn names(
+    elf: &Elf<'_>,
+    addresses: &[ElfAddr],
+    until: MonotonicNs,
+) -> Option<Vec<Names>> {
     match GoTable::find(elf) {
         Ok(table) => {
             let table = table?;
-            Some(addresses.iter().map(|address| lines(&table, *address)).collect())
+            let mut steps = 0usize;
+            let name = |address: &ElfAddr| {
+                if steps > GO_BATCH_STEPS_MAX || monotonic_now() > until {
+                    return Err(UnnamedReason::Limit);
+                }
+                let names = lines(&table, *address);
+                steps = steps.saturating_add(table.walked());
+                names
+            };
+            Some(addresses.iter().map(name).collect())
         }
         Err(error) => {
             tracing::debug!(%error, "Go tables not readable");
@@ -20,12 +37,13 @@ pub(super) fn names(elf: &Elf<'_>, addresses: &[ElfAddr]) -> Option<Vec<Vec<Sour
     }
 }
 
-fn lines(table: &GoTable<'_, '_>, address: ElfAddr) -> Vec<SourceLine> {
+fn lines(table: &GoTable<'_, '_>, address: ElfAddr) -> Names {
     let line = |GoLine { function, file, line }| SourceLine {
         function,
         system_name: String::new(),
         file,
         line,
     };
-    table.lines(address.0).into_iter().map(line).collect()
+    let lines: Vec<SourceLine> = table.lines(address.0).into_iter().map(line).collect();
+    if lines.is_empty() { Err(UnnamedReason::NoSymbol) } else { Ok(lines) }
 }

@@ -1,7 +1,7 @@
 //! Kernel names from `/proc/kallsyms`: the kernel itself, modules and BPF programs. It names text only,
 //! never beyond the next symbol, and says once when the kernel hides the addresses.
 
-use super::{KernelNames, KernelSymbol};
+use super::{KernelNames, KernelSymbol, UnnamedReason};
 use crate::address::AbsAddr;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
@@ -130,8 +130,8 @@ impl KernelSymbols {
 }
 
 impl KernelNames for KernelSymbols {
-    fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol> {
-        self.kernel_at(address, monotonic_now())
+    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
+        self.kernel_at(address, monotonic_now()).ok_or_else(|| self.table.why_unnamed())
     }
 }
 
@@ -215,6 +215,15 @@ impl SymbolTable {
         self.core_end = core.max().map_or(0, |last| last.saturating_add(1));
         self.symbols.shrink_to_fit();
         self.names.shrink_to_fit();
+    }
+
+    fn why_unnamed(&self) -> UnnamedReason {
+        match (self.symbols.is_empty(), self.hidden, self.left_out) {
+            (true, 1.., _) => UnnamedReason::KernelHidden,
+            (true, 0, _) => UnnamedReason::NotReadable,
+            (false, _, 1..) => UnnamedReason::Limit,
+            (false, _, 0) => UnnamedReason::NoSymbol,
+        }
     }
 
     fn find(&self, address: u64) -> Option<KernelSymbol> {

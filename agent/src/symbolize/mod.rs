@@ -1,10 +1,14 @@
 //! Names that only this host can give (kernel, modules, BPF programs), and provisional names for native
-//! code from the files that are there. A name is looked up once per location and window, not per sample.
+//! code from the files that are there, and names that a JIT's program writes down. A name is looked up once per location and window, not per sample.
 
 pub mod demangle;
 mod go;
 pub mod kernel;
 pub(crate) mod native;
+pub mod perf_maps;
+mod unnamed;
+
+pub use unnamed::UnnamedReason;
 
 use crate::address::AbsAddr;
 
@@ -17,8 +21,11 @@ pub struct KernelSymbol {
     pub module: String,
 }
 
-/// Kernel names; answers `None` where kallsyms is hidden or the address is not code.
+/// Names of the kernel.
 pub trait KernelNames: Send {
     /// Names one kernel address; the table is re-read when modules or BPF programs have come.
-    fn kernel(&mut self, address: AbsAddr) -> Option<KernelSymbol>;
+    ///
+    /// # Errors
+    /// The reason why there is no name.
+    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason>;
 }

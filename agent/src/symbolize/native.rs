@@ -6,12 +6,13 @@ mod recent;
 mod symbols;
 
 use crate::address::{ElfAddr, FileId};
+use crate::clock::monotonic_now;
 use crate::elf::headers::Elf;
 use crate::elf::source::Source;
-use crate::elf::{ForeignFileError, SourceLine};
-use crate::limits::{NAMES_CACHED_MAX, SYMBOL_TABLES_BYTES_MAX};
+use crate::elf::{ForeignFileError, Names, SourceLine};
+use crate::limits::{NAMES_BATCH_NS_MAX, NAMES_CACHED_MAX, SYMBOL_TABLES_BYTES_MAX};
 use crate::symbolize::demangle::demangle;
-use crate::symbolize::go;
+use crate::symbolize::{UnnamedReason, go};
 use debug_info::{Chain, DebugInfo};
 use recent::Recent;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -27,9 +28,12 @@ pub(crate) struct NativeNames {
 
 #[derive(Debug)]
 struct State {
-    answers: Recent<(FileId, ElfAddr), Arc<Vec<SourceLine>>>,
+    answers: Recent<(FileId, ElfAddr), Answer>,
     tables: Recent<FileId, Arc<SymbolTable>>,
 }
+
+/// What was found for one address, shared with the cache.
+type Answer = Result<Arc<Vec<SourceLine>>, UnnamedReason>;
 
 impl Default for NativeNames {
     fn default() -> Self {
@@ -43,15 +47,10 @@ impl Default for NativeNames {
 
 impl NativeNames {
     /// See [`crate::elf::ForeignFiles::names`].
-    pub(crate) fn names(
-        &self,
-        id: FileId,
-        file: &OwnedFd,
-        addresses: &[ElfAddr],
-    ) -> Vec<Vec<SourceLine>> {
+    pub(crate) fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
         // A panic while the lock was held can only have lost entries of a cache.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found: Vec<Option<Arc<Vec<SourceLine>>>> =
+        let mut found: Vec<Option<Answer>> =
             addresses.iter().map(|&address| state.answers.get(&(id, address))).collect();
         let missing: Vec<ElfAddr> = addresses
             .iter()
@@ -59,17 +58,21 @@ impl NativeNames {
             .filter_map(|(&address, found)| found.is_none().then_some(address))
             .collect();
         if !missing.is_empty() {
-            let (answers, final_answer) = self.look_up(&mut state, id, file, &missing);
-            let mut answers = missing.into_iter().zip(answers.into_iter().map(Arc::new));
+            let (answers, complete) = self.look_up(&mut state, id, file, &missing);
+            let mut answers = missing.into_iter().zip(answers);
             for slot in found.iter_mut().filter(|slot| slot.is_none()) {
                 let Some((address, answer)) = answers.next() else { break };
-                if final_answer {
-                    state.answers.insert((id, address), Arc::clone(&answer), 1);
+                let answer: Answer = answer.map(Arc::new);
+                // What was cut short is asked for again.
+                if complete && !matches!(answer, Err(UnnamedReason::Limit)) {
+                    state.answers.insert((id, address), answer.clone(), 1);
                 }
                 *slot = Some(answer);
             }
         }
-        found.into_iter().map(|answer| answer.map_or_else(Vec::new, |a| (*a).clone())).collect()
+        let unshared = |answer: Answer| answer.map(|lines| (*lines).clone());
+        let nothing = Err(UnnamedReason::Limit);
+        found.into_iter().map(|answer| unshared(answer.unwrap_or(nothing.clone()))).collect()
     }
 
     /// Answers in the order of `addresses`, and whether asking again would give the same.
@@ -79,36 +82,46 @@ impl NativeNames {
         id: FileId,
         file: &OwnedFd,
         addresses: &[ElfAddr],
-    ) -> (Vec<Vec<SourceLine>>, bool) {
+    ) -> (Vec<Names>, bool) {
         let elf = match Source::file(file.as_fd()).and_then(Elf::parse) {
             Ok(elf) => elf,
             Err(error) => {
                 tracing::debug!(%error, file = id.0, "no names");
-                let final_answer = !matches!(error, ForeignFileError::Io(_));
-                return (vec![Vec::new(); addresses.len()], final_answer);
+                let complete = !matches!(error, ForeignFileError::Io(_));
+                return (vec![Err(UnnamedReason::NotReadable); addresses.len()], complete);
             }
         };
-        let mut answers =
-            go::names(&elf, addresses).unwrap_or_else(|| vec![Vec::new(); addresses.len()]);
+        let until = monotonic_now().plus(NAMES_BATCH_NS_MAX);
+        let mut answers = go::names(&elf, addresses, until)
+            .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
         let table = symbol_table(state, id, &elf);
-        let is_open =
-            |lines: &[SourceLine], address: &ElfAddr| lines.is_empty() && table.is_code(address.0);
+        let is_open = |names: &Names, address: &ElfAddr| {
+            *names == Err(UnnamedReason::NoSymbol) && table.is_code(address.0)
+        };
         // blazesym is asked about code only: it computes past the end of the address space.
         let open: Vec<ElfAddr> = answers
             .iter()
             .zip(addresses)
-            .filter_map(|(lines, address)| is_open(lines, address).then_some(*address))
+            .filter_map(|(names, address)| is_open(names, address).then_some(*address))
             .collect();
         if open.is_empty() {
             return (answers, true);
         }
         let (chains, complete) = self.debug_info.chains(id, file, &open);
         let mut chains = chains.into_iter();
+        let missing = table.missing();
         for (answer, address) in answers.iter_mut().zip(addresses) {
-            if is_open(answer, address) {
-                let chain = chains.next().flatten();
-                *answer = lines(table.find(elf.source(), address.0), chain);
+            if !is_open(answer, address) {
+                continue;
             }
+            let chain = chains.next().flatten();
+            *answer = if monotonic_now() > until {
+                Err(UnnamedReason::Limit)
+            } else {
+                Some(lines(table.find(elf.source(), address.0), chain))
+                    .filter(|lines| !lines.is_empty())
+                    .ok_or(missing)
+            };
         }
         (answers, complete)
     }

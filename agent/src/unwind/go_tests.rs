@@ -43,7 +43,8 @@ fn rows(path: &Path) -> RowTable {
 
 fn names(path: &Path, addresses: &[u64]) -> Vec<Vec<SourceLine>> {
     let addresses: Vec<ElfAddr> = addresses.iter().copied().map(ElfAddr).collect();
-    LocalFiles::new().names(FileId(1), &File::open(path).unwrap().into(), &addresses)
+    let names = LocalFiles::new().names(FileId(1), &File::open(path).unwrap().into(), &addresses);
+    names.into_iter().map(Result::unwrap_or_default).collect()
 }
 
 /// Addresses and sizes of functions, from the symbol table.

@@ -202,7 +202,11 @@ impl Target {
                     return vec!["[vdso]".to_owned()];
                 };
                 let id = FileId(u32::try_from(file).unwrap());
-                let lines = self.names.names(id, descriptor, &[ElfAddr(address)]).remove(0);
+                let lines = self
+                    .names
+                    .names(id, descriptor, &[ElfAddr(address)])
+                    .remove(0)
+                    .unwrap_or_default();
                 let name =
                     lines.last().map_or_else(|| format!("{address:#x}"), |l| l.function.clone());
                 vec![name]

@@ -5,7 +5,6 @@ use crate::aggregate::{Code, Location, NamedWindow, StackIndex};
 use crate::elf::SourceLine;
 use crate::limits;
 use crate::normalize::MappedFile;
-use proto::FrameKind;
 use proto::otlp::profiles::Mapping;
 use proto::otlp::{AttributeValue, DictionaryBuilder, attribute};
 
@@ -109,7 +108,7 @@ fn add_location(
         _ if !names => Vec::new(),
         _ => location.lines.iter().map(|line| add_line(line, dictionary)).collect(),
     };
-    if matches!(kind, FrameKind::Native | FrameKind::Go) && !location.lines.is_empty() && names {
+    if matches!(location.code, Code::Native { .. }) && !location.lines.is_empty() && names {
         let value = AttributeValue::Text(SYMBOL_SOURCE_HOST);
         attributes.push(dictionary.attribute(attribute::SYMBOL_SOURCE, &value));
     }

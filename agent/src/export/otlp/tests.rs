@@ -129,7 +129,7 @@ fn frames_are_written_as_they_are_read() {
         native(&file, 0x20012),
         native(&file, 0x1010),
         unplaced,
-        Frame::Anonymous { address: AbsAddr(0x7f00) },
+        Frame::Anonymous { runtime: crate::elf::Runtime::Native, address: AbsAddr(0x7f00) },
         Frame::Marker(Marker::Stopped(Outcome::TimeLimit)),
     ];
     let window = fixtures::named(&[sample(1, 12, 5, frames)]);

@@ -33,7 +33,7 @@ fn shown(frames: &[Frame]) -> String {
         Frame::Native { file, address } => format!("{}+{:x}", file.path, address.0),
         Frame::Unplaced { file, offset } => format!("{}@{:x}", file.path, offset.0),
         Frame::Kernel { address } => format!("k:{:x}", address.0),
-        Frame::Anonymous { address } => format!("?{:x}", address.0),
+        Frame::Anonymous { address, .. } => format!("?{:x}", address.0),
         Frame::Marker(Marker::Stopped(outcome)) => format!("[{}]", outcome.name()),
         Frame::Marker(Marker::Interpreter(runtime)) => format!("[{runtime:?}]"),
     };
@@ -131,13 +131,13 @@ fn one_marker_for_an_interpreter() {
     check(
         &[libc.clone(), java.clone()],
         &sample(&[], &[0x90010, 0x90020, 0x30010, 0x10010], Outcome::Complete),
-        "[Java] f3+f f1+f",
+        "?90010 ?9001f [Java] f3+f f1+f",
     );
     // Native code called from compiled code.
     check(
         &[libc.clone(), java.clone()],
         &sample(&[], &[0x10010, 0x90010, 0x30010, 0x90020, 0x30020], Outcome::Complete),
-        "f1+10 f3+f [Java] f3+1f",
+        "f1+10 ?9000f f3+f ?9001f [Java] f3+1f",
     );
     // The compiler's own thread.
     check(&[libc, java], &sample(&[], &[0x30010, 0x10010], Outcome::Complete), "f3+10 f1+f");

@@ -79,7 +79,7 @@ impl Scene {
         let open: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
         let compilers = Compilers::start(&parse, &open).unwrap();
         let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), 0, &[]);
-        let publisher = Publisher::new(compilers);
+        let publisher = Publisher::new(compilers, None);
         Self { host, files, table, publisher, kernel: FakeTables::default() }
     }
 

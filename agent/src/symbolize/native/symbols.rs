@@ -5,6 +5,7 @@ use crate::elf::ForeignFileError;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{Source, u16_at, u32_at, u64_at};
 use crate::limits::{SYMBOL_UNSIZED_BYTES_MAX, SYMBOL_WALK_MAX, SYMBOLS_PER_FILE_MAX};
+use crate::symbolize::UnnamedReason;
 use object::elf;
 use std::cmp::Reverse;
 
@@ -41,6 +42,8 @@ pub(super) struct SymbolTable {
     symbols: Vec<Symbol>,
     /// Executable sections, ascending.
     code: Vec<(u64, u64)>,
+    /// Why an address may be missing: a table was damaged, or too large.
+    missing: Option<UnnamedReason>,
     /// The table lists local symbols too, so that a symbol without size ends at the next one.
     complete: bool,
 }
@@ -59,6 +62,10 @@ impl SymbolTable {
                 let before = table.symbols.len();
                 if let Err(error) = table.read_section(elf, section) {
                     tracing::debug!(%error, "symbol table not used");
+                    table.missing = Some(match error {
+                        ForeignFileError::Limit { .. } => UnnamedReason::Limit,
+                        _ => UnnamedReason::NotReadable,
+                    });
                     table.symbols.truncate(before);
                 }
                 table.complete |= kind == elf::SHT_SYMTAB.0 && table.symbols.len() > before;
@@ -74,6 +81,11 @@ impl SymbolTable {
         }
         table.symbols.shrink_to_fit();
         table
+    }
+
+    /// Why an address that is not found is not found.
+    pub(super) fn missing(&self) -> UnnamedReason {
+        self.missing.unwrap_or(UnnamedReason::NoSymbol)
     }
 
     /// Bytes of memory.

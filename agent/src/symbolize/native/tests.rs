@@ -35,7 +35,10 @@ fn names(path: &Path, addresses: &[u64]) -> Vec<Vec<String>> {
         let file = line.file.rsplit('/').next().unwrap_or_default().to_owned();
         format!("{} {file}:{}", line.function, line.line)
     };
-    lines.into_iter().map(|lines| lines.into_iter().map(show).collect()).collect()
+    lines
+        .into_iter()
+        .map(|lines| lines.unwrap_or_default().into_iter().map(show).collect())
+        .collect()
 }
 
 const SHORT_NAMES: &str = "

@@ -1,0 +1,260 @@
+//! Names of code that a program made while it ran, from its perf map. Shared by two threads: the one that
+//! names windows asks for names, the engine says which processes run such code and asks where `CPython`'s
+//! trampolines are, which have no call frame information. Never reads on the engine's thread.
+//!
+//! A map names what its process ran, not what it says elsewhere: only addresses that no file backs are
+//! asked for.
+
+mod reading;
+mod regions;
+mod shown;
+
+use super::UnnamedReason;
+use crate::address::{AbsAddr, Pid};
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::elf::SourceLine;
+use crate::limits::{
+    PERF_MAP_LOOK_INTERVAL_NS_MIN, PERF_MAP_REQUESTS_MAX, PERF_MAPS_BYTES_MAX, PERF_MAPS_MAX,
+    PERF_MAPS_READ_BYTES_PER_SECOND_MAX,
+};
+use crate::normalize::ProcessKey;
+use crate::process::host::ProcFs;
+use hashbrown::HashMap;
+use reading::{Budget, PerfMap};
+use std::path::PathBuf;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What happened so far, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerfMapCounts {
+    /// Maps held now.
+    pub maps: u64,
+    /// Named ranges in them.
+    pub entries: u64,
+    /// Memory that they take, bytes.
+    pub bytes: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Lines that were no entries.
+    pub malformed: u64,
+    /// Entries that did not fit, and reads put off, for a limit.
+    pub left_out: u64,
+    /// Maps not used: another user's, or older than their process.
+    pub refused: u64,
+    /// Maps forgotten to make room.
+    pub evicted: u64,
+}
+
+/// The perf maps of this host's processes.
+#[derive(Debug)]
+pub struct PerfMaps {
+    shared: Arc<Shared>,
+    requests: SyncSender<ProcessKey>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    host: ProcFs,
+    state: Mutex<State>,
+    /// What the engine needs: its lock is never held while a file is read.
+    sightings: Mutex<Sightings>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: HashMap<ProcessKey, Slot>,
+    clock: u64,
+    budget: Budget,
+    /// Of maps that are gone, and what belongs to none.
+    counts: PerfMapCounts,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    map: Arc<Mutex<PerfMap>>,
+    used: u64,
+    weight: usize,
+}
+
+#[derive(Debug, Default)]
+struct Sightings {
+    /// When a process was asked for last.
+    asked: HashMap<ProcessKey, MonotonicNs>,
+    trampolines: HashMap<Pid, Arc<[(AbsAddr, AbsAddr)]>>,
+    /// Whose trampolines changed.
+    changed: Vec<Pid>,
+}
+
+impl PerfMaps {
+    /// Reads processes beneath `proc_root`; starts the thread that reads for the engine, which ends when
+    /// this is dropped.
+    ///
+    /// # Errors
+    /// If the kernel gives no thread.
+    pub fn start(proc_root: PathBuf) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            host: ProcFs::new(proc_root),
+            state: Mutex::default(),
+            sightings: Mutex::default(),
+        });
+        let (requests, receiver) = sync_channel(PERF_MAP_REQUESTS_MAX);
+        let reader = Arc::clone(&shared);
+        std::thread::Builder::new().name("perf-maps".to_owned()).spawn(move || {
+            while let Ok(process) = receiver.recv() {
+                reader.read(process);
+            }
+        })?;
+        Ok(Self { shared, requests })
+    }
+
+    /// The engine saw a process run code that no file backs. Returns at once.
+    pub fn sighted(&self, process: ProcessKey) {
+        let now = monotonic_now();
+        let mut sightings = self.shared.sightings();
+        if sightings.asked.len() >= PERF_MAPS_MAX {
+            sightings.asked.clear();
+        }
+        let asked = sightings.asked.entry(process).or_insert(MonotonicNs(0));
+        if now.since(*asked) >= PERF_MAP_LOOK_INTERVAL_NS_MIN {
+            *asked = now;
+            // A full queue: the process is asked for again with its next sample.
+            let _full = self.requests.try_send(process);
+        }
+    }
+
+    /// Where the trampolines of a process are, as far as its map was read.
+    #[must_use]
+    pub fn trampolines(&self, pid: Pid) -> Option<Arc<[(AbsAddr, AbsAddr)]>> {
+        self.shared.sightings().trampolines.get(&pid).cloned()
+    }
+
+    /// The processes whose trampolines changed since this was asked the last time.
+    #[must_use]
+    pub fn take_changed(&self) -> Vec<Pid> {
+        std::mem::take(&mut self.shared.sightings().changed)
+    }
+
+    /// Names addresses of code that no file backs, one answer for each. Reads what the process wrote
+    /// since the last time.
+    #[must_use]
+    pub fn names(
+        &self,
+        process: ProcessKey,
+        addresses: &[AbsAddr],
+    ) -> Vec<Result<Vec<SourceLine>, UnnamedReason>> {
+        let map = self.shared.read(process);
+        let map = map.lock().unwrap_or_else(PoisonError::into_inner);
+        addresses.iter().map(|&address| map.name(address).map(|line| vec![line])).collect()
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> PerfMapCounts {
+        let state = self.shared.state();
+        let mut counts = state.counts;
+        for slot in state.slots.values().filter(|slot| slot.weight > 0) {
+            counts.maps += 1;
+            counts.bytes = counts.bytes.saturating_add(slot.weight as u64);
+        }
+        counts
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sightings(&self) -> MutexGuard<'_, Sightings> {
+        self.sightings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The map of a process, read as far as is due.
+    fn read(&self, process: ProcessKey) -> Arc<Mutex<PerfMap>> {
+        let now = monotonic_now();
+        let (shared_map, mut budget) = {
+            let mut state = self.state();
+            state.clock += 1;
+            let used = state.clock;
+            let slot = state.slots.entry(process).or_default();
+            slot.used = used;
+            (Arc::clone(&slot.map), state.budget.of(now, PERF_MAPS_READ_BYTES_PER_SECOND_MAX))
+        };
+        let mut map = shared_map.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = budget;
+        let Some(counts) = map.read(&self.host, process, now, &mut budget) else {
+            drop(map);
+            return shared_map;
+        };
+        let weight = map.weight();
+        let trampolines = map.trampolines(&self.host, process.pid);
+        drop(map);
+        let evicted = {
+            let mut state = self.state();
+            state.budget.spend(given - budget);
+            state.counts.add(&counts);
+            if let Some(slot) = state.slots.get_mut(&process) {
+                slot.weight = weight;
+            }
+            state.make_room(process)
+        };
+        let mut sightings = self.sightings();
+        for gone in evicted {
+            sightings.trampolines.remove(&gone.pid);
+        }
+        let known = sightings.trampolines.get(&process.pid);
+        if known.map_or(&[][..], |known| known) != trampolines {
+            sightings.trampolines.insert(process.pid, trampolines.into());
+            sightings.changed.push(process.pid);
+        }
+        shared_map
+    }
+}
+
+impl State {
+    /// Forgets the least recently used maps until the rest fits; `kept` stays. Answers whose they were.
+    fn make_room(&mut self, kept: ProcessKey) -> Vec<ProcessKey> {
+        let mut bytes: usize = self.slots.values().map(|slot| slot.weight).sum();
+        if self.slots.len() <= PERF_MAPS_MAX && bytes <= PERF_MAPS_BYTES_MAX {
+            return Vec::new();
+        }
+        let mut by_use: Vec<(u64, ProcessKey)> =
+            self.slots.iter().map(|(key, slot)| (slot.used, *key)).collect();
+        by_use.sort_unstable();
+        let mut evicted = Vec::new();
+        // A sixteenth at once, so that the list is not sorted for each new process.
+        let few = PERF_MAPS_MAX - PERF_MAPS_MAX / 16;
+        for (_, key) in by_use.into_iter().filter(|(_, key)| *key != kept) {
+            if self.slots.len() <= few && bytes <= PERF_MAPS_BYTES_MAX {
+                break;
+            }
+            if let Some(slot) = self.slots.remove(&key) {
+                bytes = bytes.saturating_sub(slot.weight);
+                self.counts.evicted += u64::from(slot.weight > 0);
+                evicted.push(key);
+            }
+        }
+        evicted
+    }
+}
+
+impl PerfMapCounts {
+    fn add(&mut self, other: &Self) {
+        let Self { maps: _, entries, bytes: _, read_bytes, malformed, left_out, refused, evicted } =
+            other;
+        for (sum, value) in [
+            (&mut self.entries, entries),
+            (&mut self.read_bytes, read_bytes),
+            (&mut self.malformed, malformed),
+            (&mut self.left_out, left_out),
+            (&mut self.refused, refused),
+            (&mut self.evicted, evicted),
+        ] {
+            *sum = sum.saturating_add(*value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
