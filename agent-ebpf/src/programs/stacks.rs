@@ -79,6 +79,7 @@ fn take_token(scratch: *mut Scratch) -> bool {
 /// Copies from `sp` up to behind `tail`, page by page, until one cannot be read: where a stack ends, it
 /// ends with a page. Returns the bytes.
 #[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "BPF and the host that lints it have 64 bits")]
 fn copy(sp: u64, tail: *mut StackTail) -> u64 {
     const PAGE: u64 = PAGE_BYTES as u64;
     let first = PAGE - below::<PAGE_BYTES>(sp);
