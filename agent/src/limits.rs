@@ -94,9 +94,43 @@ pub const FOREIGN_FILE_BYTES_MAX: u64 = 8 << 30;
 pub const VDSO_BYTES_MAX: u64 = 64 << 10;
 /// Distinct vDSO images (64 and 32 bit, and what a hostile process pretends).
 pub const VDSOS_MAX: usize = 4;
-/// Unwind rows loaded at once over all files: 16 Mi rows of 6 bytes are 96 MiB of BPF memory, half of
-/// the agent's budget. A whole developer machine has 3.65 million.
-pub const UNWIND_ROWS_MAX: usize = 16 << 20;
+/// Kernel memory for the unwind rows of all files, bytes, unless a person chooses another: 16 Mi rows of
+/// 6 bytes, half of the agent's budget. A whole developer machine has 3.65 million rows.
+pub const UNWIND_TABLE_BYTES_MAX: u64 = 96 << 20;
+/// Smallest such budget that can be chosen, bytes: one file of a million rows and what lies beside it.
+pub const UNWIND_TABLE_BYTES_MIN: u64 = 8 << 20;
+/// Part of that budget that is kept free, as a divisor: what was evicted is used again only after a
+/// delay, and a new table must not wait for it.
+pub const UNWIND_TABLE_SPARE_DIVISOR: usize = 16;
+/// A table that a sample met, or that was asked for, less than this long ago is not evicted, nanoseconds:
+/// what is evicted while it is in use comes back at once, and pushes out the next.
+pub const TABLE_KEEP_NS: u64 = 5_000_000_000;
+/// Time before a table that found no room is asked for again, nanoseconds: it costs a compilation.
+pub const TABLE_NO_ROOM_NS: u64 = 10_000_000_000;
+/// Time before a table that waits for evicted memory is loaded again, nanoseconds: the delay after which
+/// the kernel side uses memory again, and one poll.
+pub const TABLE_PARKED_NS: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 20_000_000;
+/// Attempts to load a parked table: after each, more is evicted, because the free chunks must be in one
+/// piece.
+pub const TABLE_PARKED_ATTEMPTS_MAX: u32 = 4;
+/// Rows of tables that are parked, together; 6 bytes each.
+pub const TABLES_PARKED_ROWS_MAX: usize = 12 << 20;
+/// Wait before a layout that the kernel side did not take is offered again, nanoseconds: at least the
+/// delay after which it uses memory again. Doubled with each refusal.
+pub const PUBLISH_RETRY_NS_MIN: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_000_000;
+/// Longest such wait, nanoseconds.
+pub const PUBLISH_RETRY_NS_MAX: u64 = 30_000_000_000;
+/// Layouts that are offered again in one poll.
+pub const PUBLISH_RETRIES_PER_POLL: usize = 64;
+/// Processes whose wait for tables is measured at once; further waits are not.
+pub const WAITS_MAX: usize = 16_384;
+/// A wait that is longer than this is counted as overdue and not measured any more, nanoseconds: the
+/// file cannot be had, or there is no room for its table.
+pub const WAIT_OVERDUE_NS: u64 = 10_000_000_000;
+/// Rows of a table from which on a wait for it is counted apart: a million rows take 0.2 s to compile.
+pub const WAIT_LARGE_ROWS: usize = 500_000;
+/// Bytes of rows that are hashed in one call.
+pub const DIGEST_PIECE_BYTES: usize = 16 << 10;
 /// Threads that compile unwind tables: two, so that one file of a million rows does not hold up others.
 pub const TABLE_WORKERS: usize = 2;
 /// Tables compiled ahead of their load into BPF memory: what waits here is held twice.
@@ -119,6 +153,9 @@ pub const PROCESS_CHECKS_PER_POLL: usize = 64;
 /// Time between two checks of all processes for a missed exit, nanoseconds. After lost records it is
 /// done at once.
 pub const PROCESS_CHECK_INTERVAL_NS: u64 = 300_000_000_000;
+/// Shortest time between two rounds that read all processes again after lost records, nanoseconds: one
+/// listing of 20,000 processes takes 20 ms.
+pub const LOST_RECOVERY_INTERVAL_NS: u64 = 2_000_000_000;
 /// Poll of the kernel side when nothing is going on, milliseconds.
 pub const POLL_MS: u64 = 100;
 /// Poll while unwind tables are being made, milliseconds: a table must not wait for the next tick.

@@ -57,6 +57,14 @@ pub struct SamplingOptions {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(limits::FREQUENCY_HZ_MAX))
     )]
     pub frequency_hz: u32,
+    /// Kernel memory for unwind tables; tables that were not used for longest make room for new ones.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        default_value_t = limits::UNWIND_TABLE_BYTES_MAX,
+        value_parser = clap::value_parser!(u64).range(limits::UNWIND_TABLE_BYTES_MIN..)
+    )]
+    pub unwind_table_bytes: u64,
     /// Form of the BPF programs; both do the same, `bpf-loop` walks deeper stacks.
     #[arg(long, value_enum, default_value_t)]
     pub form: Form,

@@ -7,7 +7,9 @@ use agent_ebpf::Outcome;
 pub const OUTCOMES: usize = Outcome::ALL.len();
 
 /// What became of the clock ticks of one window, summed over the CPUs. The ledger closes:
-/// `ticks_expected = runs + missed` and `runs = idle + shipped + lost_in_ring + filtered`.
+/// `ticks_expected = runs + missed` and `runs = idle + shipped + lost_in_ring + filtered` in every window;
+/// over all windows `shipped = received + unwanted +` what could not be decoded, while a single window may
+/// receive what the one before shipped.
 /// Every figure is a difference over the window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
@@ -25,8 +27,11 @@ pub struct Ledger {
     pub shipped: u64,
     /// Samples that did not fit into the ring buffer.
     pub lost_in_ring: u64,
-    /// Samples that came out of the ring buffer.
+    /// Samples that came out of the ring buffer and were wanted.
     pub received: u64,
+    /// Samples that came out of it and whose process was not asked for: the programs filter what they
+    /// know, the agent the rest, so that the first sample of a new child is never missed.
+    pub unwanted: u64,
     /// Samples that the agent dropped itself, for a limit that was reached; what did not fit into the
     /// window is added when it is named.
     pub dropped: u64,
@@ -67,6 +72,7 @@ impl Ledger {
             shipped,
             lost_in_ring,
             received,
+            unwanted,
             dropped,
             program_run_ns,
             outcomes,
@@ -80,6 +86,7 @@ impl Ledger {
             (&mut self.shipped, shipped),
             (&mut self.lost_in_ring, lost_in_ring),
             (&mut self.received, received),
+            (&mut self.unwanted, unwanted),
             (&mut self.dropped, dropped),
             (&mut self.program_run_ns, program_run_ns),
         ] {

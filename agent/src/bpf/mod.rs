@@ -19,7 +19,7 @@ mod tables;
 pub use error::BpfError;
 pub use sampler::Sampler;
 pub use statistics::{CpuStatistics, Statistics, outcomes_of};
-pub use tables::{TableSizes, Tables};
+pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
@@ -34,6 +34,8 @@ pub struct Options {
     pub form: FormChoice,
     /// Size of the ring buffer in bytes, a power of two of at least 4096; `None`: by CPUs and frequency.
     pub ring_bytes: Option<u32>,
+    /// Kernel memory for unwind rows, bytes; rounded down to chunks, at most what the maps can hold.
+    pub table_bytes_max: u64,
     /// Only these processes are sampled (see also [`Sampler::include`]); `None`: all.
     pub pid_filter: Option<Vec<Pid>>,
     /// Kernel threads are sampled too.
@@ -52,6 +54,7 @@ impl Default for Options {
             frequency_hz: 19,
             form: FormChoice::Auto,
             ring_bytes: None,
+            table_bytes_max: crate::limits::UNWIND_TABLE_BYTES_MAX,
             pid_filter: None,
             kernel_threads: true,
             user_registers: None,

@@ -60,7 +60,7 @@ impl Sampler {
         let clocks = clocks.collect::<Result<Vec<_>, _>>()?;
         let program = loader::sampler(&mut ebpf, form)?;
         clocks.iter().try_for_each(|clock| clock.attach(program.as_fd()))?;
-        let tables = Tables::take(&mut ebpf)?;
+        let tables = Tables::take(&mut ebpf, options.table_bytes_max)?;
         let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
         let epoll = watch(&records, &lifecycle)?;
         let mut sampler = Self {

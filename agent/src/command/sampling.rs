@@ -41,7 +41,8 @@ pub(crate) fn start(
     writer: Box<dyn WindowWriter>,
     ended: impl FnOnce() + Send + 'static,
 ) -> anyhow::Result<Sampling> {
-    let SamplingOptions { frequency_hz, form, bpf_log, allow_kernel } = *options;
+    let SamplingOptions { frequency_hz, form, bpf_log, allow_kernel, unwind_table_bytes } =
+        *options;
     let Scope { pids, duration, preload } = scope;
     let defaults = EngineOptions::default();
     let mut options = EngineOptions {
@@ -50,6 +51,7 @@ pub(crate) fn start(
         duration,
         preload,
         bpf_log,
+        table_bytes_max: unwind_table_bytes,
         ignore_kernel_defects: allow_kernel,
         form: match form {
             Form::Auto => FormChoice::Auto,

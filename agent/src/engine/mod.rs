@@ -19,7 +19,7 @@ use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
 use crate::kernel::KernelFacts;
-use crate::limits::{ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX};
+use crate::limits::{ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, UNWIND_TABLE_BYTES_MAX};
 use crate::process::host::{Host, ProcFs};
 use crate::symbolize::perf_maps::PerfMaps;
 use std::os::fd::OwnedFd;
@@ -46,6 +46,8 @@ pub struct EngineOptions {
     pub form: crate::bpf::FormChoice,
     /// The programs write diagnostics to the log.
     pub bpf_log: bool,
+    /// Kernel memory for unwind tables, bytes.
+    pub table_bytes_max: u64,
     /// Executables whose tables, and those of their libraries, are loaded before sampling begins.
     pub preload: Vec<PathBuf>,
     /// Names of code that no file backs, shared with the thread that names: it is told which processes
@@ -64,6 +66,7 @@ impl Default for EngineOptions {
             ignore_kernel_defects: false,
             form: crate::bpf::FormChoice::default(),
             bpf_log: false,
+            table_bytes_max: UNWIND_TABLE_BYTES_MAX,
             preload: Vec::new(),
             perf_maps: None,
         }
@@ -140,6 +143,7 @@ pub fn run(
         frequency_hz: options.frequency_hz,
         form: options.form,
         bpf_log: options.bpf_log,
+        table_bytes_max: options.table_bytes_max,
         ..bpf::Options::default()
     })?;
     let host: Arc<dyn Host> = Arc::new(ProcFs::new(options.proc_root.clone()));

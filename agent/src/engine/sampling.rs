@@ -4,9 +4,10 @@ use super::kernel_side::Sampling;
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
+use crate::address::{FileId, Pid};
 use crate::aggregate::Window;
 use crate::bpf::{RawSample, Record, Statistics};
-use crate::clock::{MonotonicNs, WallOffset, asleep_ns, monotonic_now};
+use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
 use crate::elf::ForeignFiles;
 use crate::limits::{
     ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL, START_SCAN_NS_MAX,
@@ -19,7 +20,8 @@ use crate::process::host::Host;
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
-use hashbrown::HashSet;
+use agent_ebpf::Outcome;
+use hashbrown::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +38,7 @@ pub struct EngineCounts {
     /// Perf maps.
     pub perf_maps: PerfMapCounts,
     /// Samples of processes that were not asked for.
-    pub filtered: u64,
+    pub unwanted: u64,
     /// Samples received.
     pub received: u64,
     /// Records that wait in the reader for earlier ones.
@@ -60,16 +62,28 @@ pub struct Engine {
     window_end: MonotonicNs,
 }
 
+/// What records say of the tables, for the publisher.
+#[derive(Debug, Default)]
+struct Needs {
+    /// Files that stacks went through, and when last.
+    used: HashMap<FileId, MonotonicNs>,
+    /// Files whose table a stack met and did not find.
+    wanted: HashSet<FileId>,
+    /// Processes with a stack that could not be walked, since when.
+    missed: Vec<(Pid, MonotonicNs)>,
+}
+
 /// Where records go: apart from the sampler that hands them out.
 struct Intake {
     processes: ProcessTable,
     window: Window,
     perf_maps: Option<Arc<PerfMaps>>,
     thread_names: HashSet<Arc<str>>,
+    needs: Needs,
     /// The account of the open window, as far as it is counted here.
     ledger: Ledger,
     received: u64,
-    filtered: u64,
+    unwanted: u64,
 }
 
 impl fmt::Debug for Engine {
@@ -93,8 +107,7 @@ impl Engine {
         let files = Arc::new(Files::new(Arc::clone(&host), Arc::clone(foreign)));
         let open_files: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
         let compilers = Compilers::start(foreign, &open_files).map_err(EngineError::Thread)?;
-        let processes =
-            ProcessTable::new(Arc::clone(&host), Arc::clone(&files), asleep_ns(), &options.pids);
+        let processes = ProcessTable::new(Arc::clone(&host), Arc::clone(&files), &options.pids);
         let now = monotonic_now();
         Ok(Self {
             intake: Intake {
@@ -102,16 +115,21 @@ impl Engine {
                 window: Window::new(now, period_ns(options)),
                 perf_maps: options.perf_maps.clone(),
                 thread_names: HashSet::new(),
+                needs: Needs::default(),
                 ledger: Ledger::default(),
                 received: 0,
-                filtered: 0,
+                unwanted: 0,
             },
             options: options.clone(),
             host,
             files,
             sampler,
             tables,
-            publisher: Publisher::new(compilers, options.perf_maps.clone()),
+            publisher: Publisher::new(
+                compilers,
+                options.table_bytes_max,
+                options.perf_maps.clone(),
+            ),
             before: Statistics::default(),
             window_end: now,
         })
@@ -125,7 +143,7 @@ impl Engine {
             files: self.files.counts(),
             perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
-            filtered: self.intake.filtered,
+            unwanted: self.intake.unwanted,
             received: self.intake.received,
             waiting: u64::try_from(self.before.waiting).unwrap_or(u64::MAX),
             table_bytes: self.tables.bytes(),
@@ -210,7 +228,7 @@ impl Engine {
             if control.is_stopping() || end.is_some_and(|end| now >= end) {
                 break;
             }
-            let busy = self.publisher.outstanding() > 0;
+            let busy = self.publisher.is_busy();
             let poll_ns = if busy { POLL_BUSY_MS } else { POLL_MS } * 1_000_000;
             let until = end.map_or(u64::MAX, |end| end.since(now));
             let seal_at = self.window_end.plus(ORDER_SLACK_NS);
@@ -219,6 +237,7 @@ impl Engine {
             for pid in self.intake.perf_maps.iter().flat_map(|maps| maps.take_changed()) {
                 self.intake.processes.mark_dirty(pid);
             }
+            self.state_needs();
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
@@ -239,6 +258,20 @@ impl Engine {
         let Self { sampler, intake, .. } = self;
         sampler.poll(timeout, &mut |record| intake.take(record))?;
         Ok(())
+    }
+
+    /// Tells the publisher what the records of the last poll need.
+    fn state_needs(&mut self) {
+        let Needs { used, wanted, missed } = &mut self.intake.needs;
+        for (file, time) in used.drain() {
+            self.publisher.used(file, time);
+        }
+        for file in wanted.drain() {
+            self.publisher.wanted(file);
+        }
+        for (pid, time) in missed.drain(..) {
+            self.publisher.missed(pid, time);
+        }
     }
 
     fn open_window(&mut self, start: MonotonicNs) {
@@ -266,12 +299,42 @@ impl Engine {
     }
 }
 
+impl Needs {
+    /// What one sample says.
+    fn state(&mut self, sample: &RawSample, frames: &[Frame], processes: &ProcessTable) {
+        let mut last = None;
+        let native = frames.iter().filter_map(|frame| match frame {
+            Frame::Native { file, .. } => Some(file.id),
+            _ => None,
+        });
+        for file in native {
+            // Neighbours are mostly of one file.
+            if last != Some(file) {
+                self.used.insert(file, sample.time);
+                last = Some(file);
+            }
+        }
+        match sample.outcome {
+            Outcome::TablePending => self.wanted.extend(last),
+            Outcome::ProcessUnknown | Outcome::MappingUnknown => {}
+            _ => return,
+        }
+        // What was published since the walk is not missing any more.
+        if processes.is_behind(sample.pid, sample.time) {
+            self.missed.push((sample.pid, sample.time));
+        }
+    }
+}
+
 impl Intake {
     fn take(&mut self, record: Record) {
         match record {
             Record::Sample(sample) => self.sample(&sample),
             Record::UnknownMapping { pid, address, time } => {
-                self.processes.unknown(pid, address, time);
+                self.needs.wanted.extend(self.processes.unknown(pid, address, time));
+                if self.processes.is_behind(pid, time) {
+                    self.needs.missed.push((pid, time));
+                }
             }
             Record::Process(event) => self.processes.apply(event),
         }
@@ -279,8 +342,8 @@ impl Intake {
 
     fn sample(&mut self, sample: &RawSample) {
         if !self.processes.is_tracked(sample.pid) {
-            self.ledger.filtered += 1;
-            self.filtered += 1;
+            self.ledger.unwanted += 1;
+            self.unwanted += 1;
             return;
         }
         self.ledger.received += 1;
@@ -296,6 +359,7 @@ impl Intake {
         {
             perf_maps.sighted(attribution.process.key());
         }
+        self.needs.state(sample, &frames, &self.processes);
         let thread_name = self.thread_name(&sample.comm);
         self.window.add(&NormalizedSample {
             process: attribution.process,
@@ -323,18 +387,17 @@ impl Intake {
 }
 
 /// The account of a window: what the programs counted between two readings, and what was counted here.
-/// Samples of processes that were not asked for are filtered in user space, so that the first sample of
-/// a new child is never missed; in the account they stand where the programs would have put them.
+/// What the programs counted is never changed by what was: a sample that is counted as shipped at the end
+/// of one window may come out of the ring in the next.
 fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics) -> Ledger {
     let (old, new) = (before.total(), now.total());
-    let filtered_here = ledger.filtered;
     ledger.cpus = u64::try_from(now.cpus.len()).unwrap_or(u64::MAX);
     ledger.ticks_expected = new.ticks_expected.saturating_sub(old.ticks_expected);
     let (old, new) = (&old.counters, &new.counters);
     ledger.runs = new.runs.saturating_sub(old.runs);
     ledger.idle = new.idle.saturating_sub(old.idle);
-    ledger.filtered = new.filtered.saturating_sub(old.filtered).saturating_add(filtered_here);
-    ledger.shipped = new.shipped.saturating_sub(old.shipped).saturating_sub(filtered_here);
+    ledger.filtered = new.filtered.saturating_sub(old.filtered);
+    ledger.shipped = new.shipped.saturating_sub(old.shipped);
     ledger.lost_in_ring = new.lost.saturating_sub(old.lost);
     ledger.dropped = now.malformed.saturating_sub(before.malformed);
     ledger.program_run_ns = new.run_ns.saturating_sub(old.run_ns);

@@ -1,26 +1,33 @@
 //! What the engine counted, as metrics: read when somebody asks, from [`Control::counts`].
 
 use crate::engine::{Control, EngineCounts};
+use crate::process::publish::{WAIT_BUCKETS_NS, WaitCounts};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _, NoLabelSet};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// One figure: its name, what it says, and where it stands.
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 11] = [
+const NOW: [Figure; 13] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
     ("tables", "Unwind tables loaded", |counts| counts.tables.tables),
     ("tables_pending", "Unwind tables being made", |counts| counts.tables.pending),
+    ("tables_shared", "Files that use the table of a copy", |counts| counts.tables.shared),
     ("table_rows", "Unwind rows loaded", |counts| counts.tables.rows),
     ("table_bytes", "BPF memory of unwind tables and mappings", |counts| counts.table_bytes),
     ("map_bytes", "BPF memory of all other maps", |counts| counts.map_bytes),
+    ("processes_to_publish_again", "Processes that the kernel side had no room for", |counts| {
+        counts.tables.processes_waiting
+    }),
     ("perf_maps", "Perf maps held", |counts| counts.perf_maps.maps),
     ("perf_map_bytes", "Memory of perf maps", |counts| counts.perf_maps.bytes),
     ("lifecycle_records_waiting", "Records held back until earlier ones came", |counts| {
@@ -29,7 +36,7 @@ const NOW: [Figure; 11] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 24] = [
+const SINCE_START: [Figure; 28] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -58,6 +65,18 @@ const SINCE_START: [Figure; 24] = [
     ("tables_failed", "Files that gave no unwind table", |counts| counts.tables.failed),
     ("tables_without_room", "Unwind tables that did not fit", |counts| counts.tables.no_room),
     ("tables_evicted", "Unwind tables removed to make room", |counts| counts.tables.evicted),
+    ("tables_returned", "Unwind tables asked for again after their removal", |counts| {
+        counts.tables.returned
+    }),
+    ("table_waits_overdue", "Waits for unwind tables that did not end in time", |counts| {
+        counts.tables.waits.overdue + counts.tables.waits_large.overdue
+    }),
+    ("table_waits_abandoned", "Processes that ended before their unwind tables came", |counts| {
+        counts.tables.waits.abandoned + counts.tables.waits_large.abandoned
+    }),
+    ("lifecycle_recoveries", "Times that all processes were read again after a loss", |counts| {
+        counts.processes.recoveries
+    }),
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),
     ("files_malformed", "Mapped files that are no executables", |counts| counts.files.malformed),
@@ -75,8 +94,33 @@ const SINCE_START: [Figure; 24] = [
         counts.perf_maps.refused
     }),
     ("perf_maps_evicted", "Perf maps forgotten to make room", |counts| counts.perf_maps.evicted),
-    ("samples_of_other_processes", "Samples that were not asked for", |counts| counts.filtered),
+    ("samples_of_other_processes", "Samples that were not asked for", |counts| counts.unwanted),
 ];
+
+/// Waits for unwind tables.
+type Waits = (&'static str, &'static str, fn(&EngineCounts) -> WaitCounts);
+
+/// Histograms, in seconds.
+const WAITS: [Waits; 2] = [
+    (
+        "table_wait_seconds",
+        "From the first stack that met no mapping or table to their publication",
+        |counts| counts.tables.waits,
+    ),
+    ("table_wait_large_seconds", "The same for tables of half a million rows and more", |counts| {
+        counts.tables.waits_large
+    }),
+];
+
+/// Bounds of buckets in seconds, and what fell into each.
+fn buckets(waits: &WaitCounts) -> Vec<(f64, u64)> {
+    let bounds = WAIT_BUCKETS_NS.into_iter().map(seconds).chain([f64::MAX]);
+    bounds.zip(waits.buckets).collect()
+}
+
+fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
+}
 
 /// The engine whose figures are shown, once there is one.
 #[derive(Clone, Debug, Default)]
@@ -104,6 +148,13 @@ impl Collector for EngineFigures {
             let counter = ConstCounter::new(read(&counts));
             let kind = counter.metric_type();
             counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
+        }
+        for (name, help, read) in WAITS {
+            let waits = read(&counts);
+            let mut histogram =
+                encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+            let (sum, all) = (seconds(waits.sum_ns), buckets(&waits));
+            histogram.encode_histogram::<NoLabelSet>(sum, waits.count, &all, None)?;
         }
         Ok(())
     }

@@ -48,7 +48,13 @@ fn the_engine_is_shown_once_there_is_one() {
     assert!(!text(&metrics).contains("vesta_agent_table_rows"));
     metrics.watch(crate::engine::Control::default());
     let text = text(&metrics);
-    for line in ["vesta_agent_table_rows 0", "vesta_agent_maps_read_total 0", "# EOF"] {
+    for line in [
+        "vesta_agent_table_rows 0",
+        "vesta_agent_maps_read_total 0",
+        "vesta_agent_table_wait_seconds_bucket{le=\"0.1\"} 0",
+        "vesta_agent_table_wait_large_seconds_count 0",
+        "# EOF",
+    ] {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
 }

@@ -4,8 +4,10 @@
 use crate::address::FileId;
 use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
-use crate::limits::{FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
+use crate::limits::{DIGEST_PIECE_BYTES, FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
 use crate::unwind::RowTable;
+use agent_ebpf::UnwindRule;
+use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::io;
 use std::panic::AssertUnwindSafe;
@@ -19,8 +21,60 @@ use std::time::Duration;
 pub struct Compiled {
     /// Of which file.
     pub file: FileId,
+    /// What it says.
+    pub unwound: Result<Unwound, ForeignFileError>,
+}
+
+/// Rows, and what makes them equal to those of another file.
+#[derive(Debug)]
+pub struct Unwound {
     /// The rows.
-    pub rows: Result<RowTable, ForeignFileError>,
+    pub rows: RowTable,
+    /// Over all of them.
+    pub digest: RowDigest,
+}
+
+/// Two tables with one digest are the same table (SHA-256). A file's own ids would not do: whoever makes
+/// a file chooses its build id, and could give all who map the real one the rows of his.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowDigest([u8; 32]);
+
+/// The bytes of a rule, in the order of its fields.
+fn rule_bytes(rule: &UnwindRule) -> [u8; size_of::<UnwindRule>()] {
+    let UnwindRule { kind, rbp, rbp_from_rbp, reserved, offset, addend } = *rule;
+    let [a, b, c, d] = offset.to_le_bytes();
+    let [e, f, g, h] = addend.to_le_bytes();
+    [kind, rbp.cast_unsigned(), rbp_from_rbp, reserved, a, b, c, d, e, f, g, h]
+}
+
+impl Unwound {
+    /// Takes rows, and looks at all of them.
+    #[must_use]
+    pub fn new(rows: RowTable) -> Self {
+        let mut hash = Sha256::new();
+        let RowTable { base, pcs, rule_indices, rules } = &rows;
+        for length in [pcs.len(), rule_indices.len(), rules.len()] {
+            hash.update((length as u64).to_le_bytes());
+        }
+        hash.update(base.to_le_bytes());
+        // In pieces: one call for each number would cost more than the hash.
+        let mut piece = Vec::with_capacity(DIGEST_PIECE_BYTES);
+        for pcs in pcs.chunks(DIGEST_PIECE_BYTES / size_of::<u32>()) {
+            piece.clear();
+            piece.extend(pcs.iter().flat_map(|pc| pc.to_le_bytes()));
+            hash.update(&piece);
+        }
+        for indices in rule_indices.chunks(DIGEST_PIECE_BYTES / size_of::<u16>()) {
+            piece.clear();
+            piece.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
+            hash.update(&piece);
+        }
+        for rule in rules {
+            hash.update(rule_bytes(rule));
+        }
+        let digest = RowDigest(hash.finalize().into());
+        Self { rows, digest }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -130,15 +184,17 @@ impl Work {
     fn run(self) {
         while let Some(file) = self.next() {
             let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
-            let rows = match self.files.open(file) {
+            let unwound = match self.files.open(file) {
                 Some(descriptor) => {
                     // A defect of a parser costs the file, never the worker.
                     let parse = AssertUnwindSafe(|| self.parse.unwind_rows(&descriptor));
-                    std::panic::catch_unwind(parse).unwrap_or_else(|_| Err(panicked()))
+                    std::panic::catch_unwind(parse)
+                        .unwrap_or_else(|_| Err(panicked()))
+                        .map(Unwound::new)
                 }
                 None => Err(gone()),
             };
-            if self.ready.send(Compiled { file, rows }).is_err() {
+            if self.ready.send(Compiled { file, unwound }).is_err() {
                 return;
             }
         }

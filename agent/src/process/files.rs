@@ -147,6 +147,12 @@ impl Files {
         state.make_room(FILES_MAX);
     }
 
+    /// Forgets every file that nobody maps.
+    #[cfg(test)]
+    pub(crate) fn forget_unused(&self) {
+        self.state().make_room(0);
+    }
+
     /// Closes every descriptor.
     #[cfg(test)]
     pub(crate) fn close_all(&self) {

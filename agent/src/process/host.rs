@@ -9,6 +9,7 @@ use super::cgroup::CgroupIdentity;
 use super::maps::{Maps, MapsEntry};
 use super::service;
 use crate::address::{AbsAddr, Pid, Tid};
+use crate::clock::asleep_ns;
 use crate::limits::{CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, STAT_BYTES_MAX, VDSO_BYTES_MAX};
 use crate::path;
 use procfs::FromRead as _;
@@ -147,6 +148,12 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// # Errors
     /// When the process is gone or shielded, or the range is too large.
     fn vdso(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>>;
+
+    /// How long the host has slept until now, nanoseconds: start times of processes count it, kernel
+    /// records do not. Asked whenever one is turned into the other, because a host may sleep again.
+    fn asleep_ns(&self) -> u64 {
+        asleep_ns()
+    }
 }
 
 /// The real one.

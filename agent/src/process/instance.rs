@@ -114,6 +114,11 @@ impl Instance {
         self.images.last_mut().expect("an instance has at least one program, see `new`")
     }
 
+    /// When mappings of the program that runs now were published last.
+    pub(super) fn published_at(&self) -> Option<MonotonicNs> {
+        Some(self.images.last()?.published.last()?.at)
+    }
+
     /// The place of the program that ran at `time` (the first one, if it is older than all).
     pub(super) fn image_index(&self, time: MonotonicNs) -> usize {
         self.images.partition_point(|image| image.since <= time).saturating_sub(1)

@@ -1,21 +1,29 @@
-//! Keeps the kernel side current: which unwind tables are loaded, within the budget of rows, and which
-//! mappings each process is walked with.
+//! Keeps the kernel side current: which mappings each process is walked with, and which unwind tables
+//! are asked for. What fits into memory is decided in [`budget`].
 
-use super::compile::{Compiled, Compilers};
+mod budget;
+mod retry;
+mod waits;
+
+pub use waits::{WAIT_BUCKETS_NS, WaitCounts};
+
+use super::compile::Compilers;
 use super::mappings::{Mapping, MappingSet};
 use super::table::ProcessTable;
 use super::trampolines;
 use crate::address::{FileId, Generation, Pid};
-use crate::bpf::{MappingUnwind, TableId, WalkMapping};
-use crate::elf::ForeignFileError;
-use crate::limits::UNWIND_ROWS_MAX;
+use crate::bpf::{MappingUnwind, TableId, WalkMapping, chunks_in};
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::normalize::MappedFile;
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
+use budget::{Budget, State};
 use hashbrown::HashMap;
-use std::sync::{Arc, Weak};
+use retry::Retries;
+use std::sync::Arc;
 use std::time::Duration;
+use waits::Waits;
 
 /// First address that no process can map, with five-level paging.
 const USER_END: u64 = 1 << 56;
@@ -66,47 +74,34 @@ pub trait WalkTables {
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishCounts {
-    /// Tables loaded now.
+    /// Tables loaded now; copies of one file share theirs.
     pub tables: u64,
     /// Rows loaded now.
     pub rows: u64,
-    /// Tables that are being made.
+    /// Files whose table is being made, or waits for memory.
     pub pending: u64,
+    /// Files that have a table that another file brought: copies of it.
+    pub shared: u64,
     /// Files without a table: nothing in them can be understood.
     pub failed: u64,
-    /// Times that a table did not fit, although all unused ones were removed.
+    /// Times that a table did not fit, although everything that was not in use was removed.
     pub no_room: u64,
     /// Tables removed to make room.
     pub evicted: u64,
+    /// Files whose table was removed and asked for again, because a sample or a process needed it.
+    pub returned: u64,
     /// Generations published.
     pub generations: u64,
     /// Mappings that the kernel side left out.
     pub mappings_left_out: u64,
-    /// Processes that the kernel side did not take.
+    /// Times that the kernel side did not take a process.
     pub processes_refused: u64,
-}
-
-#[derive(Debug)]
-struct Table {
-    /// Whose rows these are; nobody maps it any more when it is gone.
-    file: Weak<MappedFile>,
-    state: State,
-    used: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Pending,
-    Loaded {
-        id: TableId,
-        rows: usize,
-    },
-    /// The file has no rows to give.
-    Failed,
-    /// The file could not be opened; asked for again with the next process that maps it.
-    Unreadable,
-    /// It did not fit; asked for again when something was removed.
-    NoRoom,
+    /// Processes that wait now to be offered again.
+    pub processes_waiting: u64,
+    /// From the first sample or note that met a process or mapping without tables to their publication.
+    pub waits: WaitCounts,
+    /// The same where a table of at least half a million rows was waited for.
+    pub waits_large: WaitCounts,
 }
 
 /// The state of the kernel side.
@@ -114,29 +109,27 @@ enum State {
 pub struct Publisher {
     compilers: Compilers,
     perf_maps: Option<Arc<PerfMaps>>,
-    tables: HashMap<FileId, Table>,
-    rows: usize,
-    rows_max: usize,
+    budget: Budget,
     /// Who waits for a table that is being made.
     waiting: HashMap<FileId, Vec<Pid>>,
+    retries: Retries,
+    waits: Waits,
     generation: u32,
-    clock: u64,
     counts: PublishCounts,
 }
 
 impl Publisher {
-    /// Nothing is loaded yet.
+    /// Nothing is loaded yet; tables take at most `bytes_max` of kernel memory.
     #[must_use]
-    pub fn new(compilers: Compilers, perf_maps: Option<Arc<PerfMaps>>) -> Self {
+    pub fn new(compilers: Compilers, bytes_max: u64, perf_maps: Option<Arc<PerfMaps>>) -> Self {
         Self {
             perf_maps,
             compilers,
-            tables: HashMap::new(),
-            rows: 0,
-            rows_max: UNWIND_ROWS_MAX,
+            budget: Budget::new(chunks_in(bytes_max)),
             waiting: HashMap::new(),
+            retries: Retries::default(),
+            waits: Waits::default(),
             generation: 0,
-            clock: 0,
             counts: PublishCounts::default(),
         }
     }
@@ -144,39 +137,72 @@ impl Publisher {
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> PublishCounts {
-        let count = |state: fn(&State) -> bool| {
-            let tables = self.tables.values().filter(|table| state(&table.state)).count();
-            u64::try_from(tables).unwrap_or(u64::MAX)
-        };
+        let (waits, waits_large) = self.waits.counts();
         PublishCounts {
-            tables: count(|state| matches!(state, State::Loaded { .. })),
-            pending: count(|state| *state == State::Pending),
-            rows: u64::try_from(self.rows).unwrap_or(u64::MAX),
+            tables: count(self.budget.tables()),
+            pending: count(self.budget.pending()),
+            shared: count(self.budget.shared()),
+            rows: count(self.budget.rows()),
+            processes_waiting: count(self.retries.len()),
+            waits,
+            waits_large,
             ..self.counts
         }
     }
 
-    /// Tables that are being made.
+    /// Tables that are being made and have not been loaded.
     #[must_use]
     pub const fn outstanding(&self) -> usize {
         self.compilers.outstanding()
     }
 
+    /// True if something comes soon that should not wait for the next ordinary poll.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.outstanding() > 0 || self.budget.has_parked()
+    }
+
     /// Asks for the tables of a file that is going to be mapped.
     pub fn preload(&mut self, file: &Arc<MappedFile>) {
-        self.unwind_by(file, None);
+        self.unwind_by(file, None, true);
+    }
+
+    /// A sample was walked through this file at `time`: its table is in use.
+    pub fn used(&mut self, file: FileId, time: MonotonicNs) {
+        self.budget.used(file, time);
+    }
+
+    /// The sampler met code of this file while its table was not there: it is made again, if it was
+    /// removed.
+    pub fn wanted(&mut self, file: FileId) {
+        if self.budget.wants_again(file, monotonic_now()) {
+            self.ask_again(file);
+        }
+    }
+
+    /// The sampler could not walk a stack of this process at `time`, because something is not published:
+    /// the wait for it is measured.
+    pub fn missed(&mut self, pid: Pid, time: MonotonicNs) {
+        self.waits.begin(pid, time);
     }
 
     /// Publishes everything that changed: processes that ended, tables that are made, processes whose
     /// mappings are new or whose tables came.
     pub fn refresh(&mut self, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
         for pid in processes.take_ended() {
+            self.retries.forget(pid);
+            self.waits.forget(pid);
             if let Err(error) = kernel.remove_process(pid) {
                 tracing::debug!(%error, pid = pid.0, "process not removed");
             }
         }
         while let Some(compiled) = self.compilers.take() {
             self.load(compiled, processes, kernel);
+        }
+        let now = monotonic_now();
+        self.load_parked(now, processes, kernel);
+        for pid in self.retries.due(now) {
+            processes.mark_dirty(pid);
         }
         for pid in processes.take_dirty() {
             self.publish(pid, processes, kernel);
@@ -198,15 +224,19 @@ impl Publisher {
     /// Asks for the tables of a process without publishing it yet.
     pub fn ask_for_tables(&mut self, mappings: &MappingSet, pid: Pid) {
         for file in mappings.mappings().iter().filter_map(|mapping| mapping.file.as_ref()) {
-            self.unwind_by(file, Some(pid));
+            self.unwind_by(file, Some(pid), true);
         }
     }
 
     fn publish(&mut self, pid: Pid, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
         let Some(set) = processes.mappings(pid) else { return };
+        // A program that begins needs its tables; one that is published again, because some of them were
+        // removed, gets them back when a sample meets one.
+        let fresh = !processes.is_published(pid);
         // `[vsyscall]` lies in the kernel's half, where no user stack is walked.
         let user = set.mappings().iter().filter(|mapping| mapping.end.0 <= USER_END);
-        let walk: Vec<WalkMapping> = user.map(|mapping| self.walk_mapping(mapping, pid)).collect();
+        let walk: Vec<WalkMapping> =
+            user.map(|mapping| self.walk_mapping(mapping, pid, fresh)).collect();
         let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(pid));
         let walk = trampolines::apply(walk, trampolines.as_deref().unwrap_or_default());
         let walk = coalesced(walk);
@@ -214,19 +244,24 @@ impl Publisher {
         match kernel.set_process(pid, generation, &walk) {
             Ok(left_out) => {
                 self.counts.generations += 1;
-                self.counts.mappings_left_out += u64::try_from(left_out).unwrap_or(u64::MAX);
+                self.counts.mappings_left_out += count(left_out);
+                self.retries.forget(pid);
                 processes.published(pid, generation);
+                if !walk.iter().any(|mapping| mapping.unwind == MappingUnwind::Pending) {
+                    self.waits.end(pid, monotonic_now());
+                }
             }
             Err(error) => {
                 self.counts.processes_refused += 1;
+                self.retries.refused(pid, monotonic_now());
                 tracing::debug!(%error, pid = pid.0, "process not published");
             }
         }
     }
 
-    fn walk_mapping(&mut self, mapping: &Mapping, pid: Pid) -> WalkMapping {
+    fn walk_mapping(&mut self, mapping: &Mapping, pid: Pid, fresh: bool) -> WalkMapping {
         let unwind = match (&mapping.file, mapping.bias) {
-            (Some(file), Some(_)) => self.unwind_by(file, Some(pid)),
+            (Some(file), Some(_)) => self.unwind_by(file, Some(pid), fresh),
             // JIT memory, `[vsyscall]`, `[uprobes]`, files that could not be read: frame pointers.
             _ => MappingUnwind::Rule(UnwindRule::plain(RuleKind::NoInfo)),
         };
@@ -238,27 +273,33 @@ impl Publisher {
         }
     }
 
-    /// How code of a file is unwound now; asks for its table if nobody has yet.
-    fn unwind_by(&mut self, file: &Arc<MappedFile>, pid: Option<Pid>) -> MappingUnwind {
-        self.clock += 1;
+    /// How code of a file is unwound now; asks for its table if nobody has yet, and if it was removed,
+    /// where a program begins (`fresh`).
+    fn unwind_by(
+        &mut self,
+        file: &Arc<MappedFile>,
+        pid: Option<Pid>,
+        fresh: bool,
+    ) -> MappingUnwind {
         let no_table = MappingUnwind::Rule(UnwindRule::plain(RuleKind::NoInfo));
-        let state = match self.tables.get_mut(&file.id) {
-            Some(table) => {
-                table.used = self.clock;
-                table.state
+        let now = monotonic_now();
+        if fresh {
+            self.budget.used(file.id, now);
+        }
+        let state = match self.budget.state(file.id) {
+            Some(_) if fresh && self.budget.wants_again(file.id, now) => {
+                self.ask_again(file.id);
+                State::Pending
             }
+            Some(state) => state,
+            None if file.facts.is_none() || !self.compilers.ask(file.id) => return no_table,
             None => {
-                if file.facts.is_none() || !self.compilers.ask(file.id) {
-                    return no_table;
-                }
-                let (file_held, state) = (Arc::downgrade(file), State::Pending);
-                let table = Table { file: file_held, state, used: self.clock };
-                self.tables.insert(file.id, table);
+                self.budget.asked(file, now);
                 State::Pending
             }
         };
         match state {
-            State::Loaded { id, .. } => MappingUnwind::Table(id),
+            State::Loaded(id) => MappingUnwind::Table(id),
             State::Pending => {
                 if let Some(pid) = pid {
                     let waiting = self.waiting.entry(file.id).or_default();
@@ -268,123 +309,24 @@ impl Publisher {
                 }
                 MappingUnwind::Pending
             }
-            State::Failed | State::Unreadable | State::NoRoom => no_table,
+            // A sample that meets it says so, and brings it back.
+            State::Removed | State::NoRoom { .. } => MappingUnwind::Pending,
+            State::Failed | State::Unreadable => no_table,
         }
     }
 
-    fn load(
-        &mut self,
-        compiled: Compiled,
-        processes: &mut ProcessTable,
-        kernel: &mut dyn WalkTables,
-    ) {
-        let Compiled { file, rows } = compiled;
-        let state = match rows {
-            Ok(rows) if rows.pcs.is_empty() => State::Failed,
-            Ok(rows) => self.insert(&rows, kernel),
-            Err(error) => {
-                tracing::debug!(%error, file = file.0, "file without unwind table");
-                match error {
-                    ForeignFileError::Io(_) => State::Unreadable,
-                    _ => State::Failed,
-                }
-            }
-        };
-        self.counts.failed += u64::from(matches!(state, State::Failed | State::Unreadable));
-        if let Some(table) = self.tables.get_mut(&file) {
-            table.state = state;
-        } else if let State::Loaded { id, .. } = state {
-            kernel.remove(id);
-        }
-        for pid in self.waiting.remove(&file).unwrap_or_default() {
-            processes.mark_dirty(pid);
-        }
-    }
-
-    fn insert(&mut self, rows: &RowTable, kernel: &mut dyn WalkTables) -> State {
-        let count = rows.pcs.len();
-        self.make_room(count, kernel);
-        if self.rows.saturating_add(count) > self.rows_max {
-            self.counts.no_room += 1;
-            return State::NoRoom;
-        }
-        let mut inserted = kernel.insert(rows);
-        if matches!(inserted, Err(WalkTableError::Full(_))) {
-            // Fragments: give back more than what is needed, once.
-            self.make_room(self.rows_max / 8, kernel);
-            inserted = kernel.insert(rows);
-        }
-        match inserted {
-            Ok(id) => {
-                self.rows += count;
-                State::Loaded { id, rows: count }
-            }
-            Err(WalkTableError::Full(what)) => {
-                tracing::debug!(what, "unwind table not loaded");
-                self.counts.no_room += 1;
-                State::NoRoom
-            }
-            Err(WalkTableError::Refused(what)) => {
-                tracing::warn!(what, "unwind table not loaded");
-                State::Failed
-            }
-        }
-    }
-
-    /// Removes tables of files that nobody maps, least recently used first, until `rows` fit.
-    fn make_room(&mut self, rows: usize, kernel: &mut dyn WalkTables) {
-        if self.rows.saturating_add(rows) <= self.rows_max {
-            return;
-        }
-        // The file store holds one reference; everything else is a process or a window.
-        let unused = |table: &Table| table.file.strong_count() <= 1;
-        let mut removable: Vec<(u64, FileId)> = self
-            .tables
-            .iter()
-            .filter(|(_, table)| matches!(table.state, State::Loaded { .. }) && unused(table))
-            .map(|(id, table)| (table.used, *id))
-            .collect();
-        removable.sort_unstable();
-        for (_, file) in removable {
-            if self.rows.saturating_add(rows) <= self.rows_max {
-                break;
-            }
-            if let Some(Table { state: State::Loaded { id, rows }, .. }) = self.tables.remove(&file)
-            {
-                kernel.remove(id);
-                self.rows = self.rows.saturating_sub(rows);
-                self.counts.evicted += 1;
-            }
+    fn ask_again(&mut self, file: FileId) {
+        if self.compilers.ask(file) {
+            self.counts.returned += u64::from(self.budget.asked_again(file));
         }
     }
 
     /// Forgets what is known of files that are gone. Answers which files may be asked for again, because
     /// there is room now. Cheap enough to be called once per window.
     pub fn tidy(&mut self, kernel: &mut dyn WalkTables) -> Vec<FileId> {
-        let room = self.rows < self.rows_max / 8 * 7;
-        let (mut freed, mut again) = (0, Vec::new());
-        self.tables.retain(|file, table| {
-            let mapped = table.file.strong_count() > 0;
-            match table.state {
-                State::Pending => true,
-                State::Unreadable => false,
-                State::Failed => mapped,
-                State::NoRoom if mapped && room => {
-                    again.push(*file);
-                    false
-                }
-                State::NoRoom => mapped,
-                State::Loaded { id, rows } => {
-                    if !mapped {
-                        kernel.remove(id);
-                        freed += rows;
-                    }
-                    mapped
-                }
-            }
-        });
-        self.rows = self.rows.saturating_sub(freed);
-        again
+        let now = monotonic_now();
+        self.waits.forget_overdue(now);
+        self.budget.tidy(now, kernel)
     }
 
     fn next_generation(&mut self) -> Generation {
@@ -392,6 +334,10 @@ impl Publisher {
         self.generation = self.generation.wrapping_add(1).max(1);
         Generation(self.generation)
     }
+}
+
+fn count(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
 }
 
 /// Adjacent mappings that are walked in the same way become one.

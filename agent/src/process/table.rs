@@ -37,6 +37,8 @@ pub struct ProcessCounts {
     pub mappings_left_out: u64,
     /// Lifecycle records that the kernel dropped.
     pub lost: u64,
+    /// Times that all processes were read again because of that.
+    pub recoveries: u64,
     /// Exits that were found by looking, not reported.
     pub exits_found: u64,
     /// Samples of a process that nothing was known of but what they carry.
@@ -60,8 +62,6 @@ pub struct ProcessTable {
     host: Arc<dyn Host>,
     files: Arc<Files>,
     identifier: Identifier,
-    /// `CLOCK_BOOTTIME - CLOCK_MONOTONIC`: the time that the host slept.
-    asleep_ns: u64,
     /// Instances of each pid, oldest first.
     instances: HashMap<Pid, Vec<Instance>>,
     count: usize,
@@ -74,19 +74,21 @@ pub struct ProcessTable {
     checks: VecDeque<Pid>,
     reads: VecDeque<Pid>,
     checked_all_at: MonotonicNs,
+    /// Records were lost since everything was last read again.
+    records_lost: bool,
+    read_all_at: MonotonicNs,
     counts: ProcessCounts,
 }
 
 impl ProcessTable {
     /// An empty table. With `only`, other processes are not kept.
     #[must_use]
-    pub fn new(host: Arc<dyn Host>, files: Arc<Files>, asleep_ns: u64, only: &[Pid]) -> Self {
+    pub fn new(host: Arc<dyn Host>, files: Arc<Files>, only: &[Pid]) -> Self {
         let tracked = (!only.is_empty()).then(|| only.iter().copied().collect());
         Self {
             identifier: Identifier::new(Arc::clone(&host)),
             host,
             files,
-            asleep_ns,
             instances: HashMap::new(),
             count: 0,
             tracked,
@@ -96,6 +98,8 @@ impl ProcessTable {
             checks: VecDeque::new(),
             reads: VecDeque::new(),
             checked_all_at: monotonic_now(),
+            records_lost: false,
+            read_all_at: MonotonicNs(0),
             counts: ProcessCounts::default(),
         }
     }
@@ -186,6 +190,20 @@ impl ProcessTable {
         Some(Arc::clone(&self.live(pid)?.image().set))
     }
 
+    /// True if mappings of the program that this process runs are published.
+    pub fn is_published(&mut self, pid: Pid) -> bool {
+        self.live(pid).is_some_and(|instance| instance.published)
+    }
+
+    /// True for a living process of which nothing was published at or after `time`.
+    #[must_use]
+    pub fn is_behind(&self, pid: Pid, time: MonotonicNs) -> bool {
+        let last = self.instances.get(&pid).and_then(|instances| instances.last());
+        last.is_some_and(|instance| {
+            instance.ended.is_none() && instance.published_at().is_none_or(|at| at < time)
+        })
+    }
+
     /// The mappings that [`Self::mappings`] gave are published as `generation`.
     pub fn published(&mut self, pid: Pid, generation: Generation) {
         let now = monotonic_now();
@@ -230,6 +248,7 @@ impl ProcessTable {
             self.ended.pop_front();
             self.free(pid, limit);
         }
+        self.recover_lost(now);
         if now.0.saturating_sub(self.checked_all_at.0) > PROCESS_CHECK_INTERVAL_NS {
             self.checked_all_at = now;
             self.checks = self.instances.keys().copied().collect();
@@ -245,6 +264,11 @@ impl ProcessTable {
             let Some(pid) = self.reads.pop_front() else { break };
             self.read_again(pid, now);
         }
+    }
+
+    /// What `/proc` says of a process that the kernel says began at `time`, in nanoseconds since boot.
+    fn start_time_ns(&self, time: MonotonicNs) -> u64 {
+        time.0.saturating_add(self.host.asleep_ns())
     }
 
     /// The newest instance of a pid, if it lives.
@@ -317,8 +341,7 @@ impl ProcessTable {
         if let Some(attribution) = self.stranger_again(sample) {
             return attribution;
         }
-        let mut instance =
-            Instance::new(sample.pid, sample.time, sample.time.0.saturating_add(self.asleep_ns));
+        let mut instance = Instance::new(sample.pid, sample.time, self.start_time_ns(sample.time));
         instance.kernel_thread = sample.outcome == agent_ebpf::Outcome::NoUserStack
             && sample.user.is_empty()
             && !sample.kernel.is_empty();

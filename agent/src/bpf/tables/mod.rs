@@ -14,10 +14,12 @@ use crate::address::{Generation, Pid};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::unwind::RowTable;
 use agent_ebpf::limits::{
-    CHUNK_ROWS, CHUNKS_PER_TABLE_MAX, MAPPINGS_PER_PAGE, PAGE_SLAB_PAGES, PROCESSES_MAX, RULES_MAX,
-    SLAB_CHUNKS,
+    CHUNK_ROWS, CHUNKS_MAX, CHUNKS_PER_TABLE_MAX, MAPPINGS_PER_PAGE, PAGE_SLAB_PAGES,
+    PROCESSES_MAX, RULES_MAX, SLAB_CHUNKS,
 };
-use agent_ebpf::{MappingPage, MappingTarget, ProcessEntry, REGISTERS, RuleKind, UnwindRule};
+use agent_ebpf::{
+    Chunk, MappingPage, MappingTarget, ProcessEntry, REGISTERS, RuleKind, UnwindRule,
+};
 use aya::Ebpf;
 use aya::maps::{Array, MapData, MapError};
 use layouts::{LayoutKey, Layouts};
@@ -77,8 +79,8 @@ pub struct TableSizes {
 }
 
 impl Tables {
-    /// Takes the maps out of the loaded object.
-    pub(super) fn take(ebpf: &mut Ebpf) -> Result<Self, BpfError> {
+    /// Takes the maps out of the loaded object; rows take at most `bytes_max` of kernel memory.
+    pub(super) fn take(ebpf: &mut Ebpf, bytes_max: u64) -> Result<Self, BpfError> {
         let chunks = super::loader::take_map(ebpf, "SLABS")?;
         let chunks = SlabMap::new("SLABS", chunks, SLAB_CHUNKS)?;
         let pages = super::loader::take_map(ebpf, "PAGE_SLABS")?;
@@ -88,7 +90,11 @@ impl Tables {
             rules_map: super::loader::take_map(ebpf, "RULES")?,
             // Number 0 is `NoInfo`, which is all zeros, as the map is when it is new.
             rules: Rules::new(),
-            rows: Rows::new(chunks, super::loader::take_map(ebpf, "CHUNK_STARTS")?),
+            rows: Rows::new(
+                chunks,
+                super::loader::take_map(ebpf, "CHUNK_STARTS")?,
+                chunks_in(bytes_max),
+            ),
             layouts: Layouts::new(pages, super::loader::take_map(ebpf, "PAGE_STARTS")?),
             tables: HashMap::new(),
             next_table: 0,
@@ -104,12 +110,10 @@ impl Tables {
         check(table)?;
         let now = monotonic_now();
         let numbers = self.intern(&table.rules, now)?;
-        // An address before the first row must not find that row.
-        let lead = table.pcs.first().is_some_and(|first| *first != 0).then_some((0, 0));
+        let lead = needs_lead(table).then_some((0, 0));
         let rows = table.pcs.iter().zip(&table.rule_indices);
         let rows = rows.map(|(pc, index)| (*pc, numbers[usize::from(*index)]));
-        let count = table.pcs.len() + usize::from(lead.is_some());
-        match self.rows.write(lead.into_iter().chain(rows), count, now) {
+        match self.rows.write(lead.into_iter().chain(rows), chunks_of(table), now) {
             Ok(chunks) => {
                 let id = TableId(self.next_table);
                 self.next_table = self.next_table.wrapping_add(1);
@@ -316,6 +320,24 @@ impl std::fmt::Debug for Tables {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tables").field("sizes", &self.sizes()).finish_non_exhaustive()
     }
+}
+
+/// Chunks that these bytes make, within what the maps can hold.
+#[must_use]
+pub fn chunks_in(bytes: u64) -> usize {
+    let chunks = bytes / size_of::<Chunk>() as u64;
+    usize::try_from(chunks).unwrap_or(usize::MAX).min(CHUNKS_MAX)
+}
+
+/// Chunks that a table takes: the unit in which memory is given out, however few rows fill it.
+#[must_use]
+pub fn chunks_of(table: &RowTable) -> usize {
+    (table.pcs.len() + usize::from(needs_lead(table))).div_ceil(CHUNK_ROWS)
+}
+
+/// An address before the first row must not find that row.
+fn needs_lead(table: &RowTable) -> bool {
+    table.pcs.first().is_some_and(|first| *first != 0)
 }
 
 fn process_error(error: MapError) -> BpfError {

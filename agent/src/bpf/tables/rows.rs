@@ -5,7 +5,7 @@ use super::slab_map::SlabMap;
 use super::space::Space;
 use crate::clock::MonotonicNs;
 use agent_ebpf::Chunk;
-use agent_ebpf::limits::{CHUNK_ROWS, CHUNKS_MAX};
+use agent_ebpf::limits::CHUNKS_MAX;
 use aya::maps::{Array, MapData};
 use std::ops::Range;
 
@@ -15,15 +15,17 @@ pub(super) struct Rows {
     starts_map: Array<MapData, [u32; CHUNKS_MAX]>,
     starts: Box<[u32; CHUNKS_MAX]>,
     space: Space,
+    chunks_max: usize,
 }
 
 impl Rows {
     pub(super) fn new(
         chunks: SlabMap<Chunk>,
         starts_map: Array<MapData, [u32; CHUNKS_MAX]>,
+        chunks_max: usize,
     ) -> Self {
         let starts = Box::new([0; CHUNKS_MAX]);
-        Self { chunks, starts_map, starts, space: Space::new(CHUNKS_MAX) }
+        Self { chunks, starts_map, starts, space: Space::new(chunks_max), chunks_max }
     }
 
     /// Chunks in use.
@@ -31,15 +33,15 @@ impl Rows {
         self.space.used()
     }
 
-    /// Writes rows, sorted by key, into unused chunks.
+    /// Writes rows, sorted by key, into `count` unused chunks.
     pub(super) fn write(
         &mut self,
         rows: impl Iterator<Item = (u32, u16)>,
         count: usize,
         now: MonotonicNs,
     ) -> Result<Range<usize>, BpfError> {
-        let full = BpfError::Full { what: "chunks for unwind rows", limit: CHUNKS_MAX };
-        let run = self.space.take(count.div_ceil(CHUNK_ROWS), now).ok_or(full)?;
+        let full = BpfError::Full { what: "chunks for unwind rows", limit: self.chunks_max };
+        let run = self.space.take(count, now).ok_or(full)?;
         let written = self.write_chunks(rows, run.clone());
         if written.is_err() {
             self.space.give_back(run.clone());

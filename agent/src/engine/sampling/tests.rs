@@ -217,8 +217,9 @@ fn what_is_not_asked_for_is_filtered_in_the_account() {
     let windows = run(&options, &kernel, &Control::default());
     let mut sum = super::Ledger::default();
     windows.iter().for_each(|window| sum.add(&window.ledger));
-    assert_eq!((sum.received, sum.shipped, sum.filtered), (2, 2, 1));
-    assert_eq!(sum.runs, sum.idle + sum.shipped + sum.filtered);
+    assert_eq!((sum.received, sum.unwanted, sum.filtered), (2, 1, 0));
+    assert_eq!(sum.shipped, sum.received + sum.unwanted);
+    assert_eq!(sum.runs, sum.idle + sum.shipped);
     assert!(kernel.0.lock().unwrap().published.contains(&Pid(60)), "its children too");
 }
 
@@ -239,4 +240,22 @@ fn it_stops_when_told_and_seals_what_it_has() {
     let last = windows.last().unwrap();
     assert_eq!(last.window.observations(), 1);
     assert!(!kernel.0.lock().unwrap().running);
+}
+
+#[test]
+fn the_account_of_the_last_window_closes() {
+    // Two samples were shipped and counted in the window before; in the last one they come out of the
+    // ring, and are not wanted.
+    let at_end = |shipped, runs| Statistics {
+        cpus: vec![CpuStatistics {
+            cpu: 0,
+            ticks_expected: runs,
+            counters: Counters { runs, idle: runs - shipped, shipped, ..Counters::default() },
+        }],
+        ..Statistics::default()
+    };
+    let ledger = super::Ledger { unwanted: 2, received: 1, ..super::Ledger::default() };
+    let closed = super::closed(ledger, &at_end(5, 20), &at_end(6, 22));
+    assert_eq!((closed.runs, closed.idle, closed.shipped), (2, 1, 1));
+    assert_eq!((closed.filtered, closed.unwanted, closed.received), (0, 2, 1));
 }

@@ -18,7 +18,8 @@
 //! | `vesta.ledger.filtered` | runs of processes that were not asked for |
 //! | `vesta.ledger.shipped` | samples that entered the ring buffer |
 //! | `vesta.ledger.lost_in_ring` | samples that the full ring buffer refused |
-//! | `vesta.ledger.received` | samples that came out of the ring buffer |
+//! | `vesta.ledger.received` | samples that came out of the ring buffer and were wanted |
+//! | `vesta.ledger.unwanted` | samples that came out of it and whose process was not asked for |
 //! | `vesta.ledger.dropped` | samples that the agent dropped for a limit of its own |
 //! | `vesta.ledger.sent` | observations in the profiles of this window |
 //! | `vesta.ledger.program_run_ns` | nanoseconds the BPF programs ran |

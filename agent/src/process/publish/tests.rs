@@ -1,10 +1,11 @@
 //! What reaches the kernel side, with a made-up host and made-up tables.
 
 use super::{Publisher, WalkTableError, WalkTables};
-use crate::address::{AbsAddr, Generation, Pid, Tid};
+use crate::address::{AbsAddr, FileId, Generation, Pid, Tid};
 use crate::bpf::{MappingUnwind, ProcessEvent, TableId, WalkMapping};
-use crate::clock::monotonic_now;
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::engine::OpenFiles;
+use crate::limits::{PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS, UNWIND_TABLE_BYTES_MAX};
 use crate::process::compile::Compilers;
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::files::Files;
@@ -22,6 +23,7 @@ struct FakeTables {
     tables: HashMap<TableId, usize>,
     processes: HashMap<Pid, (Generation, Vec<WalkMapping>)>,
     full: bool,
+    processes_full: bool,
 }
 
 impl WalkTables for FakeTables {
@@ -44,6 +46,9 @@ impl WalkTables for FakeTables {
         generation: Generation,
         mappings: &[WalkMapping],
     ) -> Result<usize, WalkTableError> {
+        if self.processes_full {
+            return Err(WalkTableError::Full("pages".into()));
+        }
         for mapping in mappings {
             if let MappingUnwind::Table(id) = mapping.unwind {
                 assert!(self.tables.contains_key(&id), "a table that is loaded");
@@ -78,8 +83,8 @@ impl Scene {
         let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::clone(&parse)));
         let open: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
         let compilers = Compilers::start(&parse, &open).unwrap();
-        let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), 0, &[]);
-        let publisher = Publisher::new(compilers, None);
+        let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), &[]);
+        let publisher = Publisher::new(compilers, UNWIND_TABLE_BYTES_MAX, None);
         Self { host, files, table, publisher, kernel: FakeTables::default() }
     }
 
@@ -108,6 +113,15 @@ impl Scene {
             assert!(self.publisher.wait(wait, &mut self.table, &mut self.kernel), "no table came");
         }
         self.refresh();
+    }
+
+    /// As if nobody had used any table for long.
+    fn forget_use(&mut self) {
+        self.publisher.budget.forget_use();
+    }
+
+    fn file(&mut self, pid: u32) -> FileId {
+        self.table.mappings(Pid(pid)).unwrap().mappings()[0].file.as_ref().unwrap().id
     }
 
     /// `start-end how` of each mapping of a process.
@@ -190,45 +204,170 @@ fn an_exec_and_an_exit_in_one_poll_publish_nothing() {
 }
 
 #[test]
-fn the_budget_of_rows_is_kept() {
+fn the_budget_is_kept_and_what_was_not_used_for_longest_goes() {
     let mut scene = Scene::new();
-    scene.publisher.rows_max = 6; // three files of two rows
+    scene.publisher.budget.chunks_max = 3; // three small files
     for (pid, path) in [(50, "/bin/a"), (51, "/bin/b"), (52, "/bin/c")] {
         scene.lives(pid, &[(0x1000, path)]);
         scene.settle();
     }
-    assert_eq!(scene.publisher.counts().rows, 6);
-    // All are mapped: the fourth gets none, and says so.
+    assert_eq!(scene.publisher.counts().tables, 3);
+    // All are in use: the fourth waits, and says so.
     scene.lives(53, &[(0x1000, "/bin/d")]);
     scene.settle();
-    assert_eq!(scene.shown(53), "1000-2000 fp");
+    assert_eq!(scene.shown(53), "1000-2000 pending");
     let counts = scene.publisher.counts();
-    assert_eq!((counts.no_room, counts.evicted, counts.rows), (1, 0, 6));
+    assert_eq!((counts.no_room, counts.evicted, counts.tables), (1, 0, 3));
     assert_eq!(scene.publisher.tidy(&mut scene.kernel), [], "still no room");
-    // Two end: the fifth takes the place of the one that was used longest ago.
-    scene.dies(50);
-    scene.dies(51);
+    // A sample met the first: the second, which is mapped all the same, makes room for the next.
+    scene.forget_use();
+    let (first, second) = (scene.file(50), scene.file(51));
+    scene.publisher.used(first, monotonic_now());
+    let third = scene.file(52);
+    scene.publisher.used(third, MonotonicNs(7));
     scene.lives(54, &[(0x1000, "/bin/e")]);
     scene.settle();
     assert_eq!(scene.shown(54), "1000-2000 t4");
-    let counts = scene.publisher.counts();
-    assert_eq!((counts.evicted, counts.rows), (1, 6));
+    assert_eq!(scene.shown(50), "1000-2000 t1");
+    assert_eq!(scene.shown(51), "1000-2000 pending", "its table is gone");
+    assert_eq!(scene.shown(52), "1000-2000 t3");
     assert_eq!(scene.kernel.tables.len(), 3);
+    // Publishing it again does not bring it back; a sample that meets it does.
+    scene.table.mark_dirty(Pid(51));
+    scene.settle();
+    assert_eq!(scene.shown(51), "1000-2000 pending");
+    scene.publisher.wanted(second);
+    scene.settle();
+    assert_eq!(scene.shown(51), "1000-2000 t5");
+    assert_eq!(scene.shown(52), "1000-2000 pending");
+    let counts = scene.publisher.counts();
+    assert_eq!((counts.evicted, counts.returned, counts.tables), (2, 1, 3));
+    // A new process that maps a removed one brings it back too, for all.
+    scene.forget_use();
+    scene.lives(55, &[(0x7000, "/bin/c")]);
+    scene.settle();
+    assert_eq!(scene.shown(55), "7000-8000 t6");
+    assert_eq!(scene.shown(52), "1000-2000 t6");
 }
 
 #[test]
-fn what_did_not_fit_is_asked_for_again() {
+fn what_nobody_maps_goes_first() {
+    let mut scene = Scene::new();
+    scene.publisher.budget.chunks_max = 2;
+    scene.lives(50, &[(0x1000, "/bin/a")]);
+    scene.settle();
+    scene.forget_use();
+    scene.lives(51, &[(0x1000, "/bin/b")]);
+    scene.settle();
+    scene.dies(51);
+    scene.lives(52, &[(0x1000, "/bin/c")]);
+    scene.settle();
+    assert_eq!((scene.shown(50), scene.shown(52)), ("1000-2000 t1".into(), "1000-2000 t3".into()));
+}
+
+#[test]
+fn what_was_removed_can_be_used_only_after_a_delay() {
     let mut scene = Scene::new();
     scene.kernel.full = true;
     scene.lives(50, &[(0x1000, "/bin/a")]);
     scene.settle();
-    assert_eq!(scene.shown(50), "1000-2000 fp");
+    assert_eq!(scene.shown(50), "1000-2000 pending");
+    assert_eq!((scene.publisher.counts().pending, scene.publisher.counts().no_room), (1, 0));
     scene.kernel.full = false;
-    let again = scene.publisher.tidy(&mut scene.kernel);
-    assert_eq!(again.len(), 1);
-    scene.table.mark_dirty_by_file(&again);
+    scene.refresh();
+    assert_eq!(scene.shown(50), "1000-2000 pending", "not at once");
+    let parked = monotonic_now().plus(TABLE_PARKED_NS);
+    scene.publisher.load_parked(parked, &mut scene.table, &mut scene.kernel);
+    scene.refresh();
+    assert_eq!(scene.shown(50), "1000-2000 t1");
+}
+
+#[test]
+fn what_never_fits_is_given_up_and_asked_for_again_much_later() {
+    let mut scene = Scene::new();
+    scene.kernel.full = true;
+    scene.lives(50, &[(0x1000, "/bin/a")]);
+    scene.settle();
+    let mut now = monotonic_now();
+    for _ in 0..10 {
+        now = now.plus(TABLE_PARKED_NS);
+        scene.publisher.load_parked(now, &mut scene.table, &mut scene.kernel);
+    }
+    scene.refresh();
+    let counts = scene.publisher.counts();
+    assert_eq!((counts.pending, counts.no_room, scene.publisher.is_busy()), (0, 1, false));
+    assert_eq!(scene.shown(50), "1000-2000 pending");
+    scene.kernel.full = false;
+    let file = scene.file(50);
+    scene.publisher.wanted(file);
+    assert_eq!(scene.publisher.outstanding(), 0, "a compilation for each sample would be too much");
+    let later = monotonic_now().plus(60_000_000_000);
+    assert_eq!(scene.publisher.budget.tidy(later, &mut scene.kernel), [file]);
+    scene.table.mark_dirty_by_file(&[file]);
     scene.settle();
     assert_eq!(scene.shown(50), "1000-2000 t1");
+}
+
+#[test]
+fn copies_of_one_file_share_a_table_until_the_last_is_gone() {
+    let mut scene = Scene::new();
+    scene.lives(50, &[(0x1000, "/bin/a")]);
+    scene.lives(51, &[(0x1000, "/copy/bin/a")]);
+    scene.settle();
+    assert_eq!((scene.shown(50), scene.shown(51)), ("1000-2000 t1".into(), "1000-2000 t1".into()));
+    let counts = scene.publisher.counts();
+    assert_eq!((counts.tables, counts.shared, counts.rows), (1, 1, 2));
+    scene.dies(50);
+    scene.files.forget_unused();
+    assert_eq!(scene.publisher.tidy(&mut scene.kernel), []);
+    assert_eq!((scene.kernel.tables.len(), scene.publisher.counts().shared), (1, 0));
+    scene.dies(51);
+    scene.files.forget_unused();
+    assert_eq!(scene.publisher.tidy(&mut scene.kernel), []);
+    assert_eq!(scene.kernel.tables.len(), 0);
+}
+
+#[test]
+fn a_refused_process_is_offered_again() {
+    let mut scene = Scene::new();
+    scene.kernel.processes_full = true;
+    scene.lives(50, &[(0x1000, "/bin/a")]);
+    scene.settle();
+    assert_eq!(scene.shown(50), "-");
+    let counts = scene.publisher.counts();
+    assert_eq!((counts.processes_waiting, counts.generations), (1, 0));
+    scene.kernel.processes_full = false;
+    scene.refresh();
+    assert_eq!(scene.shown(50), "-", "not before the kernel side can use its memory again");
+    std::thread::sleep(Duration::from_nanos(2 * PUBLISH_RETRY_NS_MIN));
+    scene.refresh();
+    assert_eq!(scene.shown(50), "1000-2000 t1");
+    assert_eq!(scene.publisher.counts().processes_waiting, 0);
+    // One that ends while it waits is forgotten.
+    scene.kernel.processes_full = true;
+    scene.lives(51, &[(0x1000, "/bin/a")]);
+    scene.refresh();
+    assert_eq!(scene.publisher.counts().processes_waiting, 1);
+    scene.dies(51);
+    scene.refresh();
+    assert_eq!(scene.publisher.counts().processes_waiting, 0);
+}
+
+#[test]
+fn waits_end_with_the_publication_of_the_last_table() {
+    let mut scene = Scene::new();
+    scene.lives(50, &[(0x1000, "/bin/a")]);
+    scene.publisher.missed(Pid(50), monotonic_now());
+    scene.refresh();
+    assert_eq!(scene.publisher.counts().waits.count, 0, "its table is being made");
+    scene.settle();
+    let waits = scene.publisher.counts().waits;
+    assert_eq!((waits.count, waits.abandoned), (1, 0));
+    assert!(waits.max_ns > 0 && waits.p99_ns() == waits.max_ns, "{waits:?}");
+    scene.publisher.missed(Pid(50), monotonic_now());
+    scene.dies(50);
+    scene.refresh();
+    assert_eq!(scene.publisher.counts().waits.abandoned, 1);
 }
 
 #[test]

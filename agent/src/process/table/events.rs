@@ -1,7 +1,7 @@
 //! What a lifecycle record, or a note of the sampler, changes.
 
 use super::ProcessTable;
-use crate::address::{AbsAddr, Pid, Tid};
+use crate::address::{AbsAddr, FileId, Pid, Tid};
 use crate::bpf::ProcessEvent;
 use crate::clock::MonotonicNs;
 use crate::limits::{INSTANCES_MAX, START_TOLERANCE_NS};
@@ -35,27 +35,40 @@ impl ProcessTable {
         }
     }
 
-    /// The sampler met a process, or an address of it, that it has no mappings for.
-    pub fn unknown(&mut self, pid: Pid, address: Option<AbsAddr>, time: MonotonicNs) {
+    /// The sampler met a process, or an address of it, that it has no mappings or no table for. Answers
+    /// the file there, where the mapping is known.
+    pub fn unknown(
+        &mut self,
+        pid: Pid,
+        address: Option<AbsAddr>,
+        time: MonotonicNs,
+    ) -> Option<FileId> {
         if !self.is_tracked(pid) {
-            return;
+            return None;
         }
         let Some(instance) = self.live(pid) else {
             self.discover(pid, time);
-            return;
+            return None;
         };
+        let published = instance.published;
         let image = instance.image();
         let nothing_known = image.set.mappings().is_empty() && image.reported.is_empty();
         let waiting = !image.reported.is_empty();
-        let known = address.is_some_and(|address| image.set.mapping(address).is_some());
+        let mapping = address.and_then(|address| image.set.mapping(address));
+        let known = mapping.is_some();
+        let file = mapping.and_then(|mapping| Some(mapping.file.as_ref()?.id));
         // Published and yet unknown as a whole: it executed another program, and the record of that is
         // still on its way. What `/proc` says now is of the new program.
-        let lost_all = instance.published && address.is_none();
-        let lost_one = instance.published && address.is_some() && !waiting && !known;
+        let lost_all = published && address.is_none();
+        let lost_one = published && address.is_some() && !waiting && !known;
         if nothing_known || lost_all || lost_one {
             self.read_maps(pid, address);
         }
-        self.mark_dirty(pid);
+        // Where mapping and process are published, only the table is missing.
+        if !(published && known) || waiting {
+            self.mark_dirty(pid);
+        }
+        file
     }
 
     pub(super) fn forked(&mut self, pid: Pid, parent: Pid, time: MonotonicNs) {
@@ -74,7 +87,7 @@ impl ProcessTable {
         if !self.is_tracked(pid) {
             return;
         }
-        let start_time_ns = time.0.saturating_add(self.asleep_ns);
+        let start_time_ns = self.start_time_ns(time);
         if let Some(known) = self.live(pid) {
             // Found in `/proc` before its record came.
             if known.start_time_ns.abs_diff(start_time_ns) < START_TOLERANCE_NS {
@@ -100,7 +113,7 @@ impl ProcessTable {
             return;
         }
         if self.live(pid).is_none() && !self.revive(pid, time) {
-            let start_time_ns = time.0.saturating_add(self.asleep_ns);
+            let start_time_ns = self.start_time_ns(time);
             if self.discover(pid, time).is_none() {
                 self.add(pid, Instance::new(pid, time, start_time_ns));
             }
@@ -131,7 +144,7 @@ impl ProcessTable {
             if self.discover(pid, time).is_some() {
                 return;
             }
-            let start_time_ns = time.0.saturating_add(self.asleep_ns);
+            let start_time_ns = self.start_time_ns(time);
             self.add(pid, Instance::new(pid, time, start_time_ns));
         }
         let Some(instance) = self.live(pid) else { return };
@@ -165,10 +178,10 @@ impl ProcessTable {
 
     pub(super) fn lost(&mut self, count: u64) {
         self.counts.lost = self.counts.lost.saturating_add(count);
+        // Threads are counted record by record: from here on nobody's count is complete.
         for instance in self.instances.values_mut().flatten() {
             instance.threads = None;
         }
-        self.checks = self.instances.keys().copied().collect();
-        self.reads = self.existing().unwrap_or_default().into();
+        self.records_lost = true;
     }
 }

@@ -4,7 +4,10 @@ use super::{ProcessTable, main_thread};
 use crate::address::{AbsAddr, Pid};
 use crate::bpf::RawSample;
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::limits::{MAPS_READ_INTERVAL_NS_MAX, MAPS_READ_INTERVAL_NS_MIN, START_TOLERANCE_NS};
+use crate::limits::{
+    LOST_RECOVERY_INTERVAL_NS, MAPS_READ_INTERVAL_NS_MAX, MAPS_READ_INTERVAL_NS_MIN,
+    START_TOLERANCE_NS,
+};
 use crate::normalize::ProcessIdentity;
 use crate::path;
 use crate::process::files::Wanted;
@@ -18,7 +21,7 @@ impl ProcessTable {
     /// Reads a process that no record told of.
     pub(super) fn discover(&mut self, pid: Pid, time: MonotonicNs) -> Option<()> {
         let status = self.host.status(pid).ok()?;
-        let started = MonotonicNs(status.start_time_ns.saturating_sub(self.asleep_ns));
+        let started = MonotonicNs(status.start_time_ns.saturating_sub(self.host.asleep_ns()));
         if started.0 > time.0.saturating_add(START_TOLERANCE_NS) {
             return None; // The pid belongs to another process by now; its own records will tell.
         }
@@ -101,6 +104,22 @@ impl ProcessTable {
         image.read_at = now;
         image.reported.clear();
         image.executable = executable.or(image.executable.take());
+    }
+
+    /// Asks for all processes again if records were lost: once for all losses of an interval, and only when
+    /// the reads of the last time are done, so that a host that loses records all the time does not spend
+    /// its time on the first few processes.
+    pub(super) fn recover_lost(&mut self, now: MonotonicNs) {
+        let busy =
+            !self.reads.is_empty() || now.since(self.read_all_at) < LOST_RECOVERY_INTERVAL_NS;
+        if !self.records_lost || busy {
+            return;
+        }
+        self.records_lost = false;
+        self.read_all_at = now;
+        self.counts.recoveries += 1;
+        self.checks = self.instances.keys().copied().collect();
+        self.reads = self.existing().unwrap_or_default().into();
     }
 
     /// After lost records: the process may have executed, mapped, or be new.

@@ -4,12 +4,13 @@ use super::ProcessTable;
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::{ProcessEvent, RawSample, UserFrame};
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::limits::EXIT_GRACE_NS;
+use crate::limits::{EXIT_GRACE_NS, LOST_RECOVERY_INTERVAL_NS, PROCESS_CHECKS_PER_POLL};
 use crate::normalize::{Frame, frames};
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_build_id};
 use crate::process::files::Files;
 use agent_ebpf::Outcome;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const MS: u64 = 1_000_000;
 
@@ -28,7 +29,7 @@ impl Scene {
     fn only(pids: &[Pid]) -> Self {
         let host: Arc<FakeHost> = Arc::default();
         let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles)));
-        let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), 0, pids);
+        let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), pids);
         Self { host, files, table, begin: monotonic_now() }
     }
 
@@ -298,6 +299,48 @@ fn lost_records_are_made_up_for() {
     scene.check(later, 52, &[0x1010], "/bin/d: /bin/d+10");
     assert_eq!(scene.table.counts().lost, 9);
     assert_eq!(scene.table.counts().exits_found, 1);
+}
+
+#[test]
+fn a_storm_of_losses_reads_everything_once() {
+    let mut scene = Scene::new();
+    let processes = 3 * PROCESS_CHECKS_PER_POLL;
+    for pid in 0..processes {
+        scene.lives(100 + u32::try_from(pid).unwrap(), 0, "/bin/a", &[(0x1000, "/bin/a")]);
+    }
+    let mut now = monotonic_now();
+    for _ in 0..10 {
+        scene.table.apply(ProcessEvent::Lost { count: 1 });
+        scene.table.apply(ProcessEvent::Lost { count: 1 });
+        now = now.plus(MS);
+        scene.table.tidy(now);
+    }
+    let counts = scene.table.counts();
+    assert_eq!((counts.lost, counts.recoveries), (20, 1));
+    assert_eq!(counts.maps_read, processes as u64, "each was read, and once");
+    now = now.plus(LOST_RECOVERY_INTERVAL_NS);
+    scene.table.tidy(now);
+    assert_eq!(scene.table.counts().recoveries, 2, "what was lost meanwhile is made up for");
+    for _ in 0..10 {
+        now = now.plus(LOST_RECOVERY_INTERVAL_NS);
+        scene.table.tidy(now);
+    }
+    assert_eq!(scene.table.counts().recoveries, 2);
+}
+
+#[test]
+fn start_times_are_right_after_the_host_slept() {
+    const HOUR_NS: u64 = 3_600_000_000_000;
+    let mut scene = Scene::new();
+    scene.host.asleep_ns.store(HOUR_NS, Ordering::Relaxed);
+    scene.fork(10, 1, 50, 50);
+    let process = scene.table.attribute(&scene.sample(20, 50, 0, &[])).process;
+    assert_eq!(process.start_time_ns, scene.at(10).0 + HOUR_NS);
+    // `/proc` says the same of it: it is not taken for another one.
+    let process = FakeProcess::new(scene.at(10).0 + HOUR_NS, "/bin/a", &[(0x1000, "/bin/a")]);
+    scene.host.processes().insert(Pid(50), process);
+    assert!(!scene.table.check(Pid(50), scene.at(30)));
+    assert_eq!(scene.table.counts().exits_found, 0);
 }
 
 #[test]
