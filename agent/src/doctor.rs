@@ -7,6 +7,7 @@ use crate::symbolize::kernel::KernelSymbols;
 use perf_event_open_sys as perf;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 #[cfg(test)]
 mod tests;
@@ -192,7 +193,7 @@ fn paranoid(value: &str, effective: u64) -> Check {
 
 fn kallsyms(restrict: &str) -> Check {
     let what = "kernel symbols";
-    let symbols = KernelSymbols::read(Path::new("/proc"));
+    let symbols = KernelSymbols::read(Path::new("/proc"), Arc::default());
     if !symbols.is_empty() {
         return good(what, format!("{} in kallsyms (kptr_restrict {restrict})", symbols.len()));
     }

@@ -176,6 +176,15 @@ pub const KALLSYMS_READ_INTERVAL_NS_MIN: u64 = 10_000_000_000;
 pub const KALLSYMS_READ_INTERVAL_NS_MAX: u64 = 300_000_000_000;
 /// Modules or BPF programs' text: a name without a neighbour above it covers at most this much, bytes.
 pub const KERNEL_FUNCTION_BYTES_MAX: u64 = 1 << 20;
+/// BPF programs and trampolines that come and go, those that are gone included: a host with a thousand
+/// programs of a dozen functions.
+pub const KERNEL_REGIONS_MAX: usize = 16_384;
+/// Time that one that is gone is remembered at least, nanoseconds: a window of samples and its wait for names.
+pub const KERNEL_REGION_KEPT_NS: u64 = 60_000_000_000;
+/// Shortest time between two looks whether modules came or went, nanoseconds (`/proc/modules` has some KiB).
+pub const MODULES_LOOK_INTERVAL_NS: u64 = 1_000_000_000;
+/// Bytes of `/proc/modules` that are compared: 200 modules have 15 KiB.
+pub const MODULES_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the kernel's configuration: 250 KB on a distribution kernel.
 pub const KERNEL_CONFIG_BYTES_MAX: u64 = 4 << 20;
 

@@ -4,7 +4,9 @@ use super::{Ledger, NamedWindow, Namer, Window};
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ExecutableSegment, FileFacts, Names, Runtime, SourceLine};
-use crate::normalize::{Frame, MappedFile, Marker, NormalizedSample, ProcessIdentity, ProcessKey};
+use crate::normalize::{
+    Frame, KernelRegion, MappedFile, Marker, NormalizedSample, ProcessIdentity, ProcessKey,
+};
 use crate::symbolize::{KernelSymbol, UnnamedReason};
 use agent_ebpf::Outcome;
 use std::sync::Arc;
@@ -42,7 +44,11 @@ impl Namer for FixtureNames {
         addresses.iter().map(names).collect()
     }
 
-    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
+    fn kernel(
+        &mut self,
+        address: AbsAddr,
+        _region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason> {
         let named =
             |name: &str, module: &str| KernelSymbol { name: name.into(), module: module.into() };
         match address.0 & 0xfff {
@@ -126,7 +132,7 @@ pub(crate) fn samples(count: u32, pids: u32) -> Vec<NormalizedSample> {
         let mut frames = Vec::new();
         if n.is_multiple_of(3) {
             let address = AbsAddr(0xffff_ffff_8100_0000 + u64::from(n % 7) * 0x300);
-            frames.push(Frame::Kernel { address });
+            frames.push(Frame::Kernel { address, region: KernelRegion::default() });
         }
         for depth in 0..3 + n % 38 {
             let file = &files[(depth % 5) as usize];

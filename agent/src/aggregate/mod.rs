@@ -24,7 +24,7 @@ pub use window::Window;
 
 use crate::address::{AbsAddr, ElfAddr};
 use crate::elf::Names;
-use crate::normalize::{MappedFile, ProcessKey};
+use crate::normalize::{KernelRegion, MappedFile, ProcessKey};
 use crate::symbolize::{KernelSymbol, UnnamedReason};
 use std::sync::Arc;
 
@@ -37,7 +37,11 @@ pub trait Namer {
     ///
     /// # Errors
     /// The reason why there is no name.
-    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason>;
+    fn kernel(
+        &mut self,
+        address: AbsAddr,
+        region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason>;
 
     /// Names addresses of code that no file backs, one answer for each address.
     fn anonymous(&mut self, process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names>;

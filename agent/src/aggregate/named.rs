@@ -5,7 +5,7 @@ use super::Ledger;
 use crate::address::{AbsAddr, ElfAddr, FileOffset, Tid};
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
-use crate::normalize::{MappedFile, Marker, ProcessIdentity, ProcessKey};
+use crate::normalize::{KernelRegion, MappedFile, Marker, ProcessIdentity, ProcessKey};
 use crate::symbolize::UnnamedReason;
 use std::sync::Arc;
 
@@ -38,6 +38,8 @@ pub enum Code {
     Kernel {
         /// Where.
         address: AbsAddr,
+        /// What lay there then.
+        region: KernelRegion,
     },
     /// Code that no file backs: its address means something in its process alone.
     Anonymous {

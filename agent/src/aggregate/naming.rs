@@ -6,7 +6,7 @@ use crate::address::{AbsAddr, ElfAddr};
 use crate::elf::{ForeignFiles, Names};
 use crate::engine::{OpenFiles, SealedWindow, WindowSink};
 use crate::limits;
-use crate::normalize::{MappedFile, ProcessKey};
+use crate::normalize::{KernelRegion, MappedFile, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::symbolize::{KernelNames, KernelSymbol, UnnamedReason};
 use std::sync::Arc;
@@ -119,8 +119,12 @@ impl Namer for HostNamer<'_> {
         }
     }
 
-    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
-        self.kernel.kernel(address)
+    fn kernel(
+        &mut self,
+        address: AbsAddr,
+        region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason> {
+        self.kernel.kernel(address, region)
     }
 
     fn anonymous(&mut self, process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names> {

@@ -93,7 +93,10 @@ fn check_settled(stacks: &[&[Frame]], expected: &[(&str, usize)]) {
 #[test]
 fn what_a_reader_cannot_tell_apart_is_one_stack() {
     let file = file(1);
-    let (own, kernel) = (native(&file, 5), |at| Frame::Kernel { address: AbsAddr(at) });
+    let (own, kernel) = (native(&file, 5), |at| Frame::Kernel {
+        address: AbsAddr(at),
+        region: KernelRegion::default(),
+    });
     check_settled(
         &[
             &[kernel(0xffff_ffff_8100_0010), own.clone()],

@@ -124,7 +124,9 @@ impl Window {
             Frame::Unplaced { file, offset } => {
                 Code::Unplaced { file: self.file(file)?, offset: *offset }
             }
-            Frame::Kernel { address } => Code::Kernel { address: *address },
+            Frame::Kernel { address, region } => {
+                Code::Kernel { address: *address, region: *region }
+            }
             Frame::Anonymous { runtime, address } => {
                 Code::Anonymous { process, runtime: *runtime, address: *address }
             }
@@ -208,7 +210,7 @@ fn named(codes: &[Code], files: &[Arc<MappedFile>], namer: &mut dyn Namer) -> Ve
                 indices.push(index);
                 addresses.push(address);
             }
-            Code::Kernel { address } => match namer.kernel(address) {
+            Code::Kernel { address, region } => match namer.kernel(address, region) {
                 Ok(symbol) => {
                     location.lines = vec![crate::elf::SourceLine {
                         function: symbol.name,

@@ -1,12 +1,13 @@
 //! Decodes perf's lifecycle records (`PERF_RECORD_*`, kernel `include/uapi/linux/perf_event.h`). Pure, with
 //! bounds checks: paths and thread names in them are chosen by every process of the host.
 
-use super::ProcessEvent;
-use super::decode::{u32_at, u64_at, until_nul};
+use super::decode::{u16_at, u32_at, u64_at, until_nul};
+use super::{KernelSymbolEvent, ProcessEvent};
 use crate::address::{AbsAddr, Pid, Tid};
 use crate::clock::MonotonicNs;
 use perf_event_open_sys::bindings::{
-    PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_LOST,
+    PERF_RECORD_COMM, PERF_RECORD_EXIT, PERF_RECORD_FORK, PERF_RECORD_KSYMBOL,
+    PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER, PERF_RECORD_KSYMBOL_TYPE_BPF, PERF_RECORD_LOST,
     PERF_RECORD_MISC_COMM_EXEC, PERF_RECORD_MISC_MMAP_BUILD_ID, PERF_RECORD_MMAP2,
 };
 
@@ -33,6 +34,7 @@ pub(super) fn event(record: &[u8]) -> Result<Option<Timed>, Malformed> {
         PERF_RECORD_COMM => comm(body, misc, time),
         PERF_RECORD_FORK => fork(body, time),
         PERF_RECORD_EXIT => exit(body, time),
+        PERF_RECORD_KSYMBOL => kernel_symbol(body, time),
         PERF_RECORD_LOST => u64_at(body, 8).map(|count| ProcessEvent::Lost { count }),
         _ => return Ok(None),
     };
@@ -87,6 +89,20 @@ fn fork(body: &[u8], time: MonotonicNs) -> Option<ProcessEvent> {
         tid: Tid(u32_at(body, 8)?),
         time,
     })
+}
+
+/// `{ u64 addr; u32 len; u16 ksym_type, flags; char name[]; }`
+fn kernel_symbol(body: &[u8], time: MonotonicNs) -> Option<ProcessEvent> {
+    let kind = u32::from(u16_at(body, 12)?);
+    let flags = u32::from(u16_at(body, 14)?);
+    let event = KernelSymbolEvent {
+        address: AbsAddr(u64_at(body, 0)?),
+        length: u32_at(body, 8)?,
+        gone: flags & PERF_RECORD_KSYMBOL_FLAGS_UNREGISTER != 0,
+        bpf: kind == PERF_RECORD_KSYMBOL_TYPE_BPF,
+        name: until_nul(body.get(16..)?).to_vec(),
+    };
+    Some(ProcessEvent::KernelSymbol { time, event })
 }
 
 /// As `fork`.

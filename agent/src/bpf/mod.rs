@@ -142,6 +142,21 @@ pub struct CopiedStack {
     pub bytes: Vec<u8>,
 }
 
+/// A BPF program, or a trampoline of the kernel, that was made or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelSymbolEvent {
+    /// Its first address.
+    pub address: AbsAddr,
+    /// Its length, bytes.
+    pub length: u32,
+    /// True if it was removed.
+    pub gone: bool,
+    /// True for BPF; else it is a trampoline of the kernel's own (ftrace, kprobes).
+    pub bpf: bool,
+    /// Its name, as kallsyms has it.
+    pub name: Vec<u8>,
+}
+
 /// What the kernel says about the life of processes, from perf records; times are monotonic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
@@ -194,6 +209,13 @@ pub enum ProcessEvent {
         tid: Tid,
         /// When.
         time: MonotonicNs,
+    },
+    /// Code of the kernel came or went (`PERF_RECORD_KSYMBOL`).
+    KernelSymbol {
+        /// When.
+        time: MonotonicNs,
+        /// What.
+        event: KernelSymbolEvent,
     },
     /// The kernel dropped records of this stream: state must be read again from /proc.
     Lost {

@@ -144,6 +144,8 @@ impl LifecycleRing {
         attr.set_comm(1);
         attr.set_comm_exec(1);
         attr.set_task(1);
+        // BPF programs that come and go (Linux 5.1); a kernel without BPF tells of none.
+        attr.set_ksymbol(1);
         attr.set_build_id(build_id.into());
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = LIFECYCLE_WAKE_BYTES;

@@ -6,7 +6,7 @@ use agent::bpf::FormChoice;
 use agent::elf::LocalFiles;
 use agent::engine::{self, Control, EngineError, EngineOptions};
 use agent::options::{Form, SamplingOptions};
-use agent::symbolize::kernel::KernelSymbols;
+use agent::symbolize::kernel::{KernelRegions, KernelSymbols};
 use agent::symbolize::perf_maps::PerfMaps;
 use anyhow::{Context as _, anyhow};
 use std::path::PathBuf;
@@ -63,9 +63,11 @@ pub(crate) fn start(
     let perf_maps = PerfMaps::start(options.proc_root.clone()).context("starting a thread")?;
     let perf_maps = Arc::new(perf_maps);
     options.perf_maps = Some(Arc::clone(&perf_maps));
+    let kernel_regions = Arc::new(KernelRegions::default());
+    options.kernel_regions = Some(Arc::clone(&kernel_regions));
     let sources = NameSources {
         files: Arc::new(LocalFiles::new()),
-        kernel: Box::new(KernelSymbols::read(&options.proc_root)),
+        kernel: Box::new(KernelSymbols::read(&options.proc_root, Arc::clone(&kernel_regions))),
         perf_maps: Some(perf_maps),
     };
     let (mut sink, naming) = start_naming(sources, writer).context("starting a thread")?;

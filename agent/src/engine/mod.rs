@@ -21,6 +21,7 @@ use crate::elf::{ForeignFiles, LocalFiles};
 use crate::kernel::KernelFacts;
 use crate::limits::{ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, UNWIND_TABLE_BYTES_MAX};
 use crate::process::host::{Host, ProcFs};
+use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::PerfMaps;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -53,6 +54,8 @@ pub struct EngineOptions {
     /// Names of code that no file backs, shared with the thread that names: it is told which processes
     /// run such code, and says where `CPython`'s trampolines are.
     pub perf_maps: Option<Arc<PerfMaps>>,
+    /// Kernel code that comes and goes, shared likewise.
+    pub kernel_regions: Option<Arc<KernelRegions>>,
 }
 
 impl Default for EngineOptions {
@@ -69,6 +72,7 @@ impl Default for EngineOptions {
             table_bytes_max: UNWIND_TABLE_BYTES_MAX,
             preload: Vec::new(),
             perf_maps: None,
+            kernel_regions: None,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::address::{FileId, Pid};
 use crate::aggregate::Window;
-use crate::bpf::{RawSample, Record, Statistics};
+use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
 use crate::elf::ForeignFiles;
 use crate::limits::{
@@ -19,6 +19,7 @@ use crate::process::files::{FileCounts, Files};
 use crate::process::host::Host;
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
+use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
 use agent_ebpf::Outcome;
 use hashbrown::{HashMap, HashSet};
@@ -78,6 +79,7 @@ struct Intake {
     processes: ProcessTable,
     window: Window,
     perf_maps: Option<Arc<PerfMaps>>,
+    kernel_regions: Option<Arc<KernelRegions>>,
     thread_names: HashSet<Arc<str>>,
     needs: Needs,
     /// The account of the open window, as far as it is counted here.
@@ -114,6 +116,7 @@ impl Engine {
                 processes,
                 window: Window::new(now, period_ns(options)),
                 perf_maps: options.perf_maps.clone(),
+                kernel_regions: options.kernel_regions.clone(),
                 thread_names: HashSet::new(),
                 needs: Needs::default(),
                 ledger: Ledger::default(),
@@ -336,7 +339,17 @@ impl Intake {
                     self.needs.missed.push((pid, time));
                 }
             }
-            Record::Process(event) => self.processes.apply(event),
+            Record::Process(ProcessEvent::KernelSymbol { time, event }) => {
+                if let Some(regions) = &self.kernel_regions {
+                    regions.apply(event, time);
+                }
+            }
+            Record::Process(event) => {
+                if let (ProcessEvent::Lost { .. }, Some(regions)) = (&event, &self.kernel_regions) {
+                    regions.lost(monotonic_now());
+                }
+                self.processes.apply(event);
+            }
         }
     }
 
@@ -352,7 +365,10 @@ impl Intake {
         }
         self.received += 1;
         let attribution = self.processes.attribute(sample);
-        let frames = normalize::frames(sample, attribution.mappings.as_deref());
+        let mut frames = normalize::frames(sample, attribution.mappings.as_deref());
+        if let Some(regions) = &self.kernel_regions {
+            regions.place(&mut frames, sample.time);
+        }
         let anonymous = |frame: &Frame| matches!(frame, Frame::Anonymous { .. });
         if let Some(perf_maps) = &self.perf_maps
             && frames.iter().any(anonymous)

@@ -4,7 +4,7 @@ use super::{Control, EngineCounts, EngineOptions, OpenFiles, SealedWindow, Windo
 use crate::address::ElfAddr;
 use crate::aggregate::{FoldedSample, NamedWindow, Namer};
 use crate::elf::{ForeignFiles as _, LocalFiles};
-use crate::normalize::{MappedFile, ProcessKey};
+use crate::normalize::{KernelRegion, MappedFile, ProcessKey};
 use crate::symbolize::kernel::KernelSymbols;
 use crate::symbolize::{KernelNames as _, KernelSymbol, UnnamedReason};
 use std::path::Path;
@@ -20,7 +20,7 @@ struct Keep {
 
 impl Keep {
     fn new() -> Self {
-        let kernel = KernelSymbols::read(Path::new("/proc"));
+        let kernel = KernelSymbols::read(Path::new("/proc"), Arc::default());
         Self { windows: Vec::new(), kernel, local: LocalFiles::new() }
     }
 }
@@ -39,8 +39,12 @@ impl Namer for Names<'_> {
         }
     }
 
-    fn kernel(&mut self, address: crate::address::AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
-        self.kernel.kernel(address)
+    fn kernel(
+        &mut self,
+        address: crate::address::AbsAddr,
+        region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason> {
+        self.kernel.kernel(address, region)
     }
 
     fn anonymous(

@@ -25,6 +25,11 @@ pub struct MappedFile {
     pub kernel_build_id: Option<proto::BuildId>,
 }
 
+/// One BPF program or trampoline of the kernel, from its load to its unload; 0 is "none known", and then
+/// kallsyms names the address. See [`crate::symbolize::kernel::KernelRegions`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct KernelRegion(pub u32);
+
 /// A frame that is no code address: it says something about the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Marker {
@@ -57,6 +62,8 @@ pub enum Frame {
     Kernel {
         /// Where.
         address: AbsAddr,
+        /// What lay there when it was sampled, where code comes and goes.
+        region: KernelRegion,
     },
     /// Code that no file backs (JIT): kept by address, named from a perf map later.
     Anonymous {

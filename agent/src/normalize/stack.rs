@@ -1,6 +1,6 @@
 //! One stack: absolute addresses to frames, markers included.
 
-use super::{Frame, Marker};
+use super::{Frame, KernelRegion, Marker};
 use crate::address::AbsAddr;
 use crate::bpf::{RawSample, UserFrame};
 use crate::elf::Runtime;
@@ -16,6 +16,7 @@ pub fn frames(sample: &RawSample, mappings: Option<&MappingSet>) -> Vec<Frame> {
     frames.extend(sample.kernel.iter().enumerate().map(|(at, &address)| Frame::Kernel {
         // The leaf is the interrupted instruction, all others are return addresses.
         address: if at == 0 { address } else { before(address) },
+        region: KernelRegion::default(),
     }));
     if let Some(mappings) = mappings {
         user_frames(&mut frames, sample, mappings);

@@ -1,7 +1,7 @@
 use super::*;
 use crate::address::AbsAddr;
 use crate::aggregate::fixtures::{self, PERIOD_NS, native, sample};
-use crate::normalize::{Frame, Marker};
+use crate::normalize::{Frame, KernelRegion, Marker};
 use agent_ebpf::Outcome;
 use prost::Message as _;
 use std::io::Read as _;
@@ -25,7 +25,8 @@ fn joined(samples: &[crate::normalize::NormalizedSample], size: usize) -> NamedW
 #[test]
 fn folded_lines_run_from_root_to_leaf() {
     let file = fixtures::file(1);
-    let kernel = Frame::Kernel { address: AbsAddr(0xffff_ffff_8100_0010) };
+    let kernel =
+        Frame::Kernel { address: AbsAddr(0xffff_ffff_8100_0010), region: KernelRegion::default() };
     let broken = Frame::Marker(Marker::Stopped(Outcome::NoUnwindInfo));
     let window = fixtures::named(&[
         sample(1, 1, 1, vec![kernel, native(&file, 0x1011), native(&file, 0x1012)]),

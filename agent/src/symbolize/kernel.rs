@@ -1,18 +1,25 @@
 //! Kernel names from `/proc/kallsyms`: the kernel itself, modules and BPF programs. It names text only,
 //! never beyond the next symbol, and says once when the kernel hides the addresses.
 
+mod regions;
+
+pub use regions::KernelRegions;
+
 use super::{KernelNames, KernelSymbol, UnnamedReason};
 use crate::address::AbsAddr;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
     KALLSYMS_BYTES_MAX, KALLSYMS_LINE_BYTES_MAX, KALLSYMS_READ_INTERVAL_NS_MAX,
     KALLSYMS_READ_INTERVAL_NS_MIN, KERNEL_FUNCTION_BYTES_MAX, KERNEL_NAMES_BYTES_MAX,
-    KERNEL_SYMBOLS_MAX,
+    KERNEL_SYMBOLS_MAX, MODULES_BYTES_MAX, MODULES_LOOK_INTERVAL_NS,
 };
+use crate::normalize::KernelRegion;
 use crate::process::maps::read_line;
+use regions::Before;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader};
-use std::path::PathBuf;
+use std::io::{self, BufRead, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Module of the kernel itself.
 const CORE: &str = "vmlinux";
@@ -51,18 +58,22 @@ pub struct KernelSymbols {
     /// Time to the next reading, if an address is not found.
     interval_ns: u64,
     hidden_told: bool,
+    regions: Arc<KernelRegions>,
+    modules: ModuleList,
 }
 
 impl KernelSymbols {
-    /// Reads `kallsyms` beneath `proc_root`. Names that are hidden are said once and are `None` after.
+    /// Reads `kallsyms` beneath `proc_root`; `regions` knows what comes and goes from then on. Names that are hidden are said once and are `None` after.
     #[must_use]
-    pub fn read(proc_root: &std::path::Path) -> Self {
+    pub fn read(proc_root: &Path, regions: Arc<KernelRegions>) -> Self {
         let mut symbols = Self {
             path: proc_root.join("kallsyms"),
             table: SymbolTable::default(),
             read_at: MonotonicNs(0),
             interval_ns: KALLSYMS_READ_INTERVAL_NS_MIN,
             hidden_told: false,
+            regions,
+            modules: ModuleList::new(proc_root),
         };
         symbols.read_again(monotonic_now());
         symbols
@@ -105,16 +116,37 @@ impl KernelSymbols {
         }
     }
 
-    fn kernel_at(&mut self, address: AbsAddr, now: MonotonicNs) -> Option<KernelSymbol> {
+    fn kernel_at(
+        &mut self,
+        address: AbsAddr,
+        region: KernelRegion,
+        now: MonotonicNs,
+    ) -> Option<KernelSymbol> {
+        if address.0 < self.table.core_end {
+            // Core text never changes.
+            return self.table.find(address.0);
+        }
+        if region != KernelRegion::default() {
+            return self.regions.name(region, address);
+        }
+        match self.regions.before(address) {
+            Before::Gone(symbol) => Some(symbol),
+            Before::ReplacedAt(time) if time <= self.read_at => None,
+            Before::ReplacedAt(_) => self.table.find(address.0),
+            Before::Unknown => self.loaded_at(address, now),
+        }
+    }
+
+    /// Names an address of a module, or of a program that was loaded before the records began.
+    fn loaded_at(&mut self, address: AbsAddr, now: MonotonicNs) -> Option<KernelSymbol> {
+        let lost = self.regions.lost_at().is_some_and(|lost| lost > self.read_at);
+        if self.modules.changed(now) || lost {
+            self.read_again(now);
+        }
         let age_ns = now.0.saturating_sub(self.read_at.0);
-        let core = address.0 < self.table.core_end;
         let found = self.table.find(address.0);
-        // Core text never changes; the rest may be another module or program by now.
-        let due_ns = match (core, found.is_some()) {
-            (true, _) => return found,
-            (false, true) => KALLSYMS_READ_INTERVAL_NS_MAX,
-            (false, false) => self.interval_ns,
-        };
+        // It may be another module by now.
+        let due_ns = if found.is_some() { KALLSYMS_READ_INTERVAL_NS_MAX } else { self.interval_ns };
         if age_ns < due_ns {
             return found;
         }
@@ -130,8 +162,59 @@ impl KernelSymbols {
 }
 
 impl KernelNames for KernelSymbols {
-    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason> {
-        self.kernel_at(address, monotonic_now()).ok_or_else(|| self.table.why_unnamed())
+    fn kernel(
+        &mut self,
+        address: AbsAddr,
+        region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason> {
+        self.kernel_at(address, region, monotonic_now()).ok_or_else(|| self.table.why_unnamed())
+    }
+}
+
+/// Notices that modules came or went.
+#[derive(Debug)]
+struct ModuleList {
+    path: PathBuf,
+    text: Vec<u8>,
+    looked_at: MonotonicNs,
+}
+
+impl ModuleList {
+    fn new(proc_root: &Path) -> Self {
+        let mut list =
+            Self { path: proc_root.join("modules"), text: Vec::new(), looked_at: MonotonicNs(0) };
+        list.text = list.read();
+        list
+    }
+
+    /// True if the list is another one than at the last look. Its lines hold addresses and use counts;
+    /// where it cannot be read, nothing changes.
+    fn changed(&mut self, now: MonotonicNs) -> bool {
+        if now.since(self.looked_at) < MODULES_LOOK_INTERVAL_NS {
+            return false;
+        }
+        self.looked_at = now;
+        let text = self.read();
+        let changed = text != self.text;
+        self.text = text;
+        changed
+    }
+
+    /// Name and address of each module: the number of its users changes all the time.
+    fn read(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        let read = File::open(&self.path)
+            .and_then(|file| file.take(MODULES_BYTES_MAX).read_to_end(&mut text));
+        if read.is_err() {
+            return Vec::new();
+        }
+        let identity = |line: &[u8]| {
+            let mut fields = line.split(|&byte| byte == b' ');
+            let name = fields.next().unwrap_or_default().to_vec();
+            let address = fields.nth(4).unwrap_or_default();
+            [&name, &b" "[..], address, b"\n"].concat()
+        };
+        text.split(|&byte| byte == b'\n').flat_map(identity).collect()
     }
 }
 

@@ -11,6 +11,7 @@ mod unnamed;
 pub use unnamed::UnnamedReason;
 
 use crate::address::AbsAddr;
+use crate::normalize::KernelRegion;
 
 /// A kernel function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -27,5 +28,9 @@ pub trait KernelNames: Send {
     ///
     /// # Errors
     /// The reason why there is no name.
-    fn kernel(&mut self, address: AbsAddr) -> Result<KernelSymbol, UnnamedReason>;
+    fn kernel(
+        &mut self,
+        address: AbsAddr,
+        region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason>;
 }

@@ -3,7 +3,9 @@
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::lifecycle::{self, Malformed};
 use crate::bpf::order::Order;
-use crate::bpf::{CopiedStack, ProcessEvent, RawSample, Record, UserFrame, decode};
+use crate::bpf::{
+    CopiedStack, KernelSymbolEvent, ProcessEvent, RawSample, Record, UserFrame, decode,
+};
 use crate::clock::MonotonicNs;
 use crate::limits::ORDER_SLACK_NS;
 use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind};
@@ -138,6 +140,33 @@ fn mmap_body(identity: [u8; 24], path: &[u8]) -> Vec<u8> {
     body.extend(words(&[5, 2]));
     body.extend(path);
     body
+}
+
+#[test]
+fn kernel_code_that_comes_and_goes_is_decoded() {
+    let time = MonotonicNs(900);
+    let kernel_symbol = |length: u32, kind: u16, flags: u16| {
+        let mut body = 0xffff_ffff_a000_1000_u64.to_ne_bytes().to_vec();
+        body.extend(length.to_ne_bytes());
+        body.extend([kind, flags].map(u16::to_ne_bytes).concat());
+        body.extend(b"bpf_prog_0123456789abcdef_run\0\0\0");
+        perf_record(17, 0, &body)
+    };
+    let symbol = |bpf, gone| ProcessEvent::KernelSymbol {
+        time,
+        event: KernelSymbolEvent {
+            address: AbsAddr(0xffff_ffff_a000_1000),
+            length: 0x40,
+            gone,
+            bpf,
+            name: b"bpf_prog_0123456789abcdef_run".to_vec(),
+        },
+    };
+    for (kind, flags, expected) in [(1, 0, symbol(true, false)), (2, 1, symbol(false, true))] {
+        let bytes = kernel_symbol(0x40, kind, flags);
+        assert_eq!(lifecycle::event(&bytes), Ok(Some((time, expected))));
+        assert_eq!(lifecycle::event(&bytes[..39]), Err(Malformed));
+    }
 }
 
 #[test]

@@ -7,8 +7,13 @@ use super::run::{
     samples,
 };
 use super::target::Target;
-use crate::address::Pid;
-use crate::bpf::{FormChoice, Options, ProcessEvent, Record, Sampler, outcomes_of};
+use crate::address::{AbsAddr, Pid};
+use crate::bpf::{
+    FormChoice, KernelSymbolEvent, Options, ProcessEvent, Record, Sampler, outcomes_of,
+};
+use crate::clock::monotonic_now;
+use crate::normalize::{Frame, KernelRegion};
+use crate::symbolize::kernel::KernelRegions;
 use agent_ebpf::Outcome;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -217,4 +222,54 @@ impl tracing_subscriber::fmt::MakeWriter<'_> for Log {
     fn make_writer(&self) -> Self {
         self.clone()
     }
+}
+
+#[test]
+fn programs_that_come_and_go_are_told_with_their_bounds() {
+    if cannot_run() {
+        return;
+    }
+    let target = Target::compile_and_run(DEEP, &PLAIN);
+    let (mut watcher, _tables) = load(&options(FormChoice::Auto, target.pid()), &target);
+    let regions = KernelRegions::default();
+    let mut told = Vec::new();
+    let mut take = |watcher: &mut Sampler| {
+        watcher.flush(&mut |record| {
+            if let Record::Process(ProcessEvent::KernelSymbol { time, event }) = record {
+                regions.apply(event.clone(), time);
+                told.push((time, event));
+            }
+        });
+        told.clone()
+    };
+    take(&mut watcher);
+    let other = load(&options(FormChoice::BpfLoop, target.pid()), &target);
+    let is_sampler = |event: &KernelSymbolEvent| event.name.ends_with(b"_sample_loop");
+    let come = take(&mut watcher);
+    let (_, event) = come.iter().rfind(|(_, event)| is_sampler(event)).unwrap_or_else(|| {
+        panic!("no record of the second sampler: {come:?}");
+    });
+    assert!(event.bpf && !event.gone, "{event:?}");
+    // Kallsyms agrees on where it lies.
+    let line = format!("{:016x} t {}", event.address.0, String::from_utf8_lossy(&event.name));
+    let text = std::fs::read_to_string("/proc/kallsyms").unwrap();
+    let hidden = text.starts_with("0000000000000000");
+    assert!(hidden || text.contains(&line), "{line}");
+    let inside = AbsAddr(event.address.0 + u64::from(event.length) - 1);
+    let named = |at| {
+        let region = KernelRegion::default();
+        let mut frames = [Frame::Kernel { address: inside, region }];
+        regions.place(&mut frames, at);
+        !matches!(frames, [Frame::Kernel { region: KernelRegion(0), .. }])
+    };
+    let living = monotonic_now();
+    assert!(named(living));
+    drop(other);
+    let end = Instant::now() + Duration::from_secs(10);
+    while !take(&mut watcher).iter().any(|(_, gone)| gone.gone && gone.name == event.name) {
+        assert!(Instant::now() < end, "no record of its end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(named(living), "what was sampled while it lived keeps its name");
+    assert!(!named(monotonic_now()));
 }

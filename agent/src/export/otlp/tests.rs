@@ -2,7 +2,7 @@ use super::*;
 use crate::address::AbsAddr;
 use crate::aggregate::fixtures::{self, PERIOD_NS, native, sample};
 use crate::aggregate::{NamedWindow, marker_text};
-use crate::normalize::{Frame, Marker};
+use crate::normalize::{Frame, KernelRegion, Marker};
 use agent_ebpf::Outcome;
 use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
@@ -122,9 +122,9 @@ fn frames_are_written_as_they_are_read() {
     });
     let unplaced = Frame::Unplaced { file: broken, offset: crate::address::FileOffset(0x77) };
     let frames = vec![
-        Frame::Kernel { address: AbsAddr(0xffff_ffff_8100_0010) },
-        Frame::Kernel { address: AbsAddr(0xffff_ffff_c100_0900) },
-        Frame::Kernel { address: AbsAddr(0xffff_ffff_c100_0f00) },
+        Frame::Kernel { address: AbsAddr(0xffff_ffff_8100_0010), region: KernelRegion::default() },
+        Frame::Kernel { address: AbsAddr(0xffff_ffff_c100_0900), region: KernelRegion::default() },
+        Frame::Kernel { address: AbsAddr(0xffff_ffff_c100_0f00), region: KernelRegion::default() },
         native(&file, 0x1011),
         native(&file, 0x20012),
         native(&file, 0x1010),

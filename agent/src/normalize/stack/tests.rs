@@ -32,7 +32,7 @@ fn shown(frames: &[Frame]) -> String {
     let one = |frame: &Frame| match frame {
         Frame::Native { file, address } => format!("{}+{:x}", file.path, address.0),
         Frame::Unplaced { file, offset } => format!("{}@{:x}", file.path, offset.0),
-        Frame::Kernel { address } => format!("k:{:x}", address.0),
+        Frame::Kernel { address, .. } => format!("k:{:x}", address.0),
         Frame::Anonymous { address, .. } => format!("?{:x}", address.0),
         Frame::Marker(Marker::Stopped(outcome)) => format!("[{}]", outcome.name()),
         Frame::Marker(Marker::Interpreter(runtime)) => format!("[{runtime:?}]"),

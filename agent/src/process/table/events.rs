@@ -32,6 +32,8 @@ impl ProcessTable {
             ProcessEvent::Fork { pid, parent, time, .. } => self.forked(pid, parent, time),
             ProcessEvent::Exit { pid, tid, time } => self.exited(pid, tid, time),
             ProcessEvent::Lost { count } => self.lost(count),
+            // No process's.
+            ProcessEvent::KernelSymbol { .. } => {}
         }
     }
 
