@@ -28,6 +28,9 @@ pub mod record;
 pub mod symbolize;
 pub mod unwind;
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
+
 pub mod doctor;
 pub mod engine;
 pub mod kernel;

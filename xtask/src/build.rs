@@ -32,8 +32,9 @@ pub(crate) fn cargo_with_bpf() -> Result<Command> {
 }
 
 /// Every package but this one: always the same selection, because another selection gives other features
-/// to shared dependencies and compiles them again. This program cannot replace itself while it runs.
-pub(crate) const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "xtask"];
+/// to shared dependencies and compiles them again. This program cannot replace itself while it runs, and
+/// fuzz targets want a build of their own.
+pub(crate) const PACKAGES: [&str; 5] = ["--workspace", "--exclude", "xtask", "--exclude", "fuzz"];
 
 /// Builds `vesta` and `vesta-agent`, and gives the folder that holds them.
 pub(crate) fn programs(release: bool) -> Result<PathBuf> {

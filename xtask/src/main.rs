@@ -13,6 +13,7 @@ mod build;
 mod run;
 
 mod codegen;
+mod fuzz;
 mod licences;
 mod lint;
 mod tidy;
@@ -84,6 +85,13 @@ VESTA_CORPUS names a folder with foreign profiles; ../shared/corpus is found by 
   cargo xtask codegen
   cargo xtask codegen --check      fail if a generated file is stale")]
     Codegen(CheckArgs),
+    /// Feed hostile bytes to the parsers of foreign bytes, with libFuzzer.
+    #[command(after_help = "Examples:
+  cargo xtask fuzz                       every target for a minute
+  cargo xtask fuzz elf cfi --seconds 600
+  cargo xtask fuzz --seconds 600 --keep  add what reaches new code to tests/fuzz/corpus
+What was found lies in target/fuzz/artifacts/TARGET; the command that shows it again is printed.")]
+    Fuzz(fuzz::FuzzArgs),
     /// Measure what Vesta costs on this host, built with `--release`.
     #[command(after_help = "What:
   agent      CPU with BPF time, memory with maps, time per frame, unwind rows per second (root)
@@ -149,6 +157,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Lint => lint::lint(),
         Task::Tidy => tidy::tidy(),
         Task::Codegen(args) => codegen::codegen(args.check),
+        Task::Fuzz(args) => fuzz::fuzz(&args),
         Task::Bench(args) => build::bench(&args.what, &args.arguments),
     }
 }

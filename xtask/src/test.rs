@@ -1,12 +1,13 @@
 //! `cargo xtask test`: every test that this machine and this user can run, in stages, each with its minutes
 //! beside the budget of .ci/budget.tsv.
 //!
-//! The stages: `unit` (every package), `page` (the page's own tests), then one for each module of
-//! tests/e2e. All are built with the one profile `dev`. Tests find what they need through VESTA_* variables that
+//! The stages: `unit` (every package), `page` (the page's own tests), `fuzz` (every fuzz target for a
+//! moment), then one for each module of tests/e2e. All are built with the one profile `dev`. Tests find what they need through VESTA_* variables that
 //! are set here; a tool that cannot be had is named with its cure, and the tests that need it say so.
 
 use crate::build::{PACKAGES, cargo, cargo_with_bpf, programs};
 use crate::command::{command, print, run, say};
+use crate::fuzz;
 use crate::setup;
 use crate::test_output::{Counts, read};
 use crate::workspace::{is_root, root};
@@ -20,7 +21,7 @@ use std::time::Instant;
 /// What to run.
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Stages to run: `unit`, `page`, or modules of tests/e2e; all if none is named.
+    /// Stages to run: `unit`, `page`, `fuzz`, or modules of tests/e2e; all if none is named.
     stages: Vec<String>,
     /// Only tests whose name contains this.
     #[arg(long)]
@@ -115,7 +116,10 @@ fn budget(stage: &str) -> String {
     row.unwrap_or("-").trim().to_owned()
 }
 
-/// `unit`, `page`, then the modules of tests/e2e/main.rs in its order.
+/// Stages that are no module of tests/e2e.
+const OWN_STAGES: [&str; 3] = ["unit", "page", "fuzz"];
+
+/// The own stages, then the modules of tests/e2e/main.rs in its order.
 fn stages() -> Result<Vec<String>> {
     let main = root().join("tests/e2e/main.rs");
     let text =
@@ -128,12 +132,12 @@ fn stages() -> Result<Vec<String>> {
         text.is_ok_and(|text| text.contains("#[test]"))
     };
     let modules = modules.filter(has_tests);
-    Ok(["unit", "page"].into_iter().chain(modules).map(str::to_owned).collect())
+    Ok(OWN_STAGES.into_iter().chain(modules).map(str::to_owned).collect())
 }
 
 /// Builds the tests of the stages; those of the packages alone take minutes.
 fn compile_tests(stages: &[String]) -> Result<()> {
-    if stages.iter().all(|stage| stage == "page") {
+    if stages.iter().all(|stage| stage == "page" || stage == "fuzz") {
         return Ok(());
     }
     say("building the tests");
@@ -142,7 +146,7 @@ fn compile_tests(stages: &[String]) -> Result<()> {
     if stages.iter().any(|stage| stage == "unit") {
         cargo.args(["--lib", "--bins"]);
     }
-    if stages.iter().any(|stage| stage != "unit" && stage != "page") {
+    if stages.iter().any(|stage| !OWN_STAGES.contains(&stage.as_str())) {
         cargo.args(["--test", "e2e"]);
     }
     run(&mut cargo)
@@ -154,6 +158,9 @@ fn perform(
     programs: &std::path::Path,
     filter: Option<&str>,
 ) -> Result<(Counts, bool)> {
+    if stage == "fuzz" {
+        return fuzz::stage();
+    }
     let mut total = Counts::default();
     let mut succeeded = true;
     for mut runner in runners(stage, filter)? {
@@ -250,7 +257,7 @@ impl Tools {
             ("VESTA_OTELCOL", setup::opentelemetry_collector, &["otel_collector"]),
         ];
         let mut tools = Self { variables: Vec::new(), missing: Vec::new() };
-        let end_to_end = stages.iter().any(|stage| stage != "unit" && stage != "page");
+        let end_to_end = stages.iter().any(|stage| !OWN_STAGES.contains(&stage.as_str()));
         for (variable, find, users) in needs {
             let used = users.iter().any(|user| stages.iter().any(|stage| stage == user));
             if !end_to_end || !(used || users.is_empty()) {

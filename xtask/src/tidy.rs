@@ -62,6 +62,7 @@ fn is_foreign(name: &str) -> bool {
     name.ends_with(".lock")
         || name.ends_with("package-lock.json")
         || name.starts_with("collector/ui/dist/")
+        || name.starts_with("tests/fuzz/corpus/")
         || name.starts_with("LICENSE")
 }
 

@@ -270,5 +270,15 @@ pub struct WalkMapping {
     pub unwind: MappingUnwind,
 }
 
+/// Decodes one record of the ring buffer or, if `lifecycle`, of perf.
+#[cfg(fuzzing)]
+pub(crate) fn decode_any(bytes: &[u8], lifecycle: bool) {
+    if lifecycle {
+        std::hint::black_box(lifecycle::event(bytes).is_ok());
+    } else {
+        std::hint::black_box(decode::record(bytes));
+    }
+}
+
 #[cfg(test)]
 mod tests;

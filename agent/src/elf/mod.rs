@@ -14,6 +14,9 @@ pub(crate) mod source;
 
 pub use local::LocalFiles;
 
+#[cfg(fuzzing)]
+pub(crate) use inspect::inspect as inspect_bytes;
+
 use crate::address::{ElfAddr, FileId, FileOffset};
 use crate::symbolize::UnnamedReason;
 use crate::unwind::RowTable;

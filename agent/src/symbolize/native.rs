@@ -45,6 +45,17 @@ impl Default for NativeNames {
     }
 }
 
+/// What [`NativeNames`] does with the bytes of a file, without caches and threads.
+#[cfg(fuzzing)]
+pub(crate) fn names_in_bytes(source: Source<'_>, elf: &Elf<'_>, addresses: &[ElfAddr]) {
+    let table = SymbolTable::read(elf);
+    for address in addresses {
+        std::hint::black_box(table.find(source, address.0).map(|name| demangle(&name)));
+    }
+    let until = crate::clock::MonotonicNs(u64::MAX); // a clock would hide what is slow
+    std::hint::black_box(go::names(elf, addresses, until));
+}
+
 impl NativeNames {
     /// See [`crate::elf::ForeignFiles::names`].
     pub(crate) fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {

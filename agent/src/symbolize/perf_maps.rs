@@ -256,5 +256,22 @@ impl PerfMapCounts {
     }
 }
 
+/// Takes the text of a perf map in two pieces, as it is read while its program writes it, and names
+/// every address at the border of a region.
+#[cfg(fuzzing)]
+pub(crate) fn take_text(text: &[u8], first: usize) {
+    let mut map = regions::Regions::default();
+    let taken = map.take(text.get(..first).unwrap_or(text));
+    map.take(text.get(taken..).unwrap_or_default());
+    let ranges = map.ranges(usize::MAX, |_| true);
+    assert!(ranges.is_sorted_by(|a, b| a.1 <= b.0), "regions overlap");
+    for (start, end) in ranges {
+        assert!(start < end && map.find(start).is_some(), "a region without its name");
+        for address in [start, end - 1, end] {
+            std::hint::black_box(map.find(address).map(|name| name.line()));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;
