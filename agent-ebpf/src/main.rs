@@ -1,18 +1,14 @@
 //! The BPF programs: entry points only. `programs/sampler.rs` says what a sample is, `programs/walker.rs`
-//! walks the user stack, `programs/maps.rs` names everything that is shared with the agent.
+//! runs the library's walk over user memory and the maps, `programs/maps.rs` names everything that is shared
+//! with the agent.
 //!
 //! The verifier shapes this code, and what it accepts was measured (kernels 5.10 to 7.3):
-//! - a binary search is branch-free and its index is masked in assembly (`programs/verifier.rs`);
+//! - a binary search is branch-free and its index is masked in assembly (`verifier.rs` of the library);
 //! - state lives in a per-CPU map, whose contents the verifier does not track, so that every frame looks
 //!   the same to it;
 //! - there is no panic: no slice index, no checked arithmetic, raw pointers with masked offsets.
 #![no_std]
 #![no_main]
-#![cfg_attr(
-    target_arch = "bpf",
-    expect(unstable_features, reason = "inline assembly for BPF is not stable"),
-    feature(asm_experimental_arch)
-)]
 
 mod programs;
 

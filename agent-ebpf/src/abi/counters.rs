@@ -33,6 +33,10 @@ pub struct Counters {
     pub stacks_held: u64,
     /// Copies of the stack not made because its first page could not be read.
     pub stacks_unreadable: u64,
+    /// Walks that were cut and kept the thread's root frames.
+    pub roots: u64,
+    /// Walks that were cut and whose thread's root frames were not known, or are gone.
+    pub roots_unknown: u64,
     /// How the walks ended, by the number of the outcome.
     pub outcomes: [u64; OUTCOME_SLOTS],
 }

@@ -6,6 +6,17 @@ pub const USER_FRAMES_MAX: usize = 1024;
 pub const USER_FRAMES_TAIL_CALLS_MAX: usize = 256;
 /// Kernel frames of one stack: the kernel's own `kernel.perf_event_max_stack` default.
 pub const KERNEL_FRAMES_MAX: usize = 127;
+/// Root frames kept for a thread, and sent where a walk was cut: the outermost functions up to a program's
+/// or a pool's own entry.
+pub const ROOT_FRAMES_MAX: usize = 8;
+/// Threads whose root frames are kept (168 bytes each). Two threads of one slot only cost the frames.
+pub const ROOT_THREADS_MAX: usize = 1024;
+/// User frames from which a complete walk leaves its root frames, with `bpf_loop`: a walk that is cut all of
+/// a sudden goes on to its root by itself. With tail calls every complete walk leaves them.
+pub const ROOT_DEPTH_MIN: u32 = 128;
+/// Frames beyond `USER_FRAMES_MAX` that one run walks without sending them, to reach the root; the next run
+/// goes on from there. [`WALK_NS_MAX`] ends it earlier, as a rule.
+pub const SCOUT_FRAMES_MAX: usize = 8192;
 /// Time one walk may take before it stops with `Outcome::TimeLimit`, in nanoseconds.
 pub const WALK_NS_MAX: u64 = 500_000;
 
@@ -56,8 +67,12 @@ pub const REUSE_DELAY_NS: u64 = 200_000_000;
 /// Processes in the filter of `record --pid`.
 pub const FILTER_PROCESSES_MAX: usize = 4096;
 
-/// Unwind rows in one chunk, the value size of a table map (4096 x 6 bytes = 24 KiB).
+/// Unwind rows in one chunk, the value size of a table map (4096 x 6 bytes, and 1 KiB for the search).
 pub const CHUNK_ROWS: usize = 4096;
+/// Groups of 16 rows in one chunk, the middle level of the search.
+pub const CHUNK_GROUPS: usize = CHUNK_ROWS / 16;
+/// Blocks of 16 groups in one chunk, the upper level of the search.
+pub const CHUNK_BLOCKS: usize = CHUNK_GROUPS / 16;
 /// Chunks in one slab: an update of a map-in-map waits an RCU grace period (11.8 ms measured), so
 /// slabs are few and large.
 pub const SLAB_CHUNKS: usize = 128;
@@ -82,6 +97,7 @@ pub const MAPPING_PAGES_PER_PROCESS_MAX: usize = 128;
 /// Processes with a mapping table.
 pub const PROCESSES_MAX: usize = 32_768;
 
+const _: () = assert!(CHUNK_BLOCKS == 16, "the search has three levels of 16");
 const _: () = assert!(RING_BYTES_FOR_STACKS as u64 == STACK_BURST * STACK_BYTES_MAX as u64);
 const _: () = assert!(SLAB_CHUNKS.is_power_of_two() && CHUNK_ROWS.is_power_of_two());
 /// Chunks of one table: the walker's search has 12 steps. 16.7 million rows; the largest file seen has

@@ -1,11 +1,11 @@
 //! Every map and every switch that the programs share with the agent. The names are the loader's keys.
 
-use super::registers::Registers;
-use super::walker::Walk;
+use super::roots::Thread;
+use super::walker::State;
 use agent_ebpf::limits::{
     CHUNKS_MAX, FILTER_PROCESSES_MAX, MAPPING_PAGES_MAX, NOTE_SLOTS, PAGE_SLAB_PAGES,
-    PAGE_SLABS_MAX, PROCESSES_MAX, RECORD_FRAMES, RING_BYTES_MIN, RULES_MAX, SLAB_CHUNKS,
-    SLABS_MAX, STACK_BYTES_MAX, STACK_FRAMES_MAX,
+    PAGE_SLABS_MAX, PROCESSES_MAX, RECORD_FRAMES, RING_BYTES_MIN, ROOT_THREADS_MAX, RULES_MAX,
+    SLAB_CHUNKS, SLABS_MAX, STACK_BYTES_MAX, STACK_FRAMES_MAX,
 };
 use agent_ebpf::{Chunk, Counters, MappingPage, ProcessEntry, SampleHeader, StackTail, UnwindRule};
 use aya_ebpf::Global;
@@ -29,8 +29,7 @@ const STACK_WORDS: usize =
 /// since a clock can interrupt a program of another kind.
 #[repr(C)]
 pub(super) struct Scratch {
-    pub(super) walk: Walk,
-    pub(super) registers: Registers,
+    pub(super) state: State,
     /// The token bucket of copied stacks: the time up to which its tokens are spent.
     pub(super) stacks_spent_ns: u64,
     pub(super) record: Record,
@@ -53,6 +52,9 @@ pub(super) static COUNTERS: PerCpuArray<Counters, 1> = PerCpuArray::new();
 pub(super) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 #[btf_map]
 pub(super) static NOTES: Array<NoteSlot, NOTE_SLOTS> = Array::new();
+/// Root frames of threads, each at a place that its number gives.
+#[btf_map]
+pub(super) static ROOTS: Array<Thread, ROOT_THREADS_MAX> = Array::new();
 /// The processes to sample, where `FILTERED` is set.
 #[btf_map]
 pub(super) static FILTER: HashMap<u32, u8, FILTER_PROCESSES_MAX> = HashMap::new();

@@ -4,7 +4,7 @@ mod lifecycle;
 mod maps;
 mod notes;
 mod registers;
+mod roots;
 mod sampler;
 mod stacks;
-mod verifier;
 mod walker;

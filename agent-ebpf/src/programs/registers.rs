@@ -1,39 +1,25 @@
 //! The user registers that a walk starts from. x86-64 only.
 
 use super::maps::{Scratch, TASK_STACK_OFFSET, USER_REGISTERS};
-use super::verifier::limit32;
-use agent_ebpf::{REGISTERS, UserRegisters};
+use agent_ebpf::UserRegisters;
+use agent_ebpf::verifier::limit32;
+use agent_ebpf::walk::Registers;
 use aya_ebpf::bindings::{bpf_perf_event_data, pt_regs};
 use aya_ebpf::helpers::generated::{
     bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs,
 };
 use core::mem::offset_of;
 
-/// The user registers of a thread.
-#[repr(C)]
-pub(super) struct Registers {
-    /// General registers by their DWARF numbers.
-    pub(super) general: [u64; REGISTERS],
-    pub(super) ip: u64,
-    pub(super) cs: u64,
+/// True if these are the registers of user code; a kernel thread has none.
+#[inline(always)]
+pub(super) fn of_user(registers: &Registers) -> bool {
+    registers.cs & 3 == 3 && registers.ip != 0
 }
 
-/// DWARF numbers.
-pub(super) const BP: usize = 6;
-pub(super) const SP: usize = 7;
-
-impl Registers {
-    /// True if these are the registers of user code; a kernel thread has none.
-    #[inline(always)]
-    pub(super) fn of_user(&self) -> bool {
-        self.cs & 3 == 3 && self.ip != 0
-    }
-
-    /// True for a process that runs 32-bit code (`__USER32_CS`, kernel arch/x86/include/asm/segment.h).
-    #[inline(always)]
-    pub(super) fn compat(&self) -> bool {
-        self.cs == 0x23
-    }
+/// True for a process that runs 32-bit code (`__USER32_CS`, kernel arch/x86/include/asm/segment.h).
+#[inline(always)]
+pub(super) fn compat(registers: &Registers) -> bool {
+    registers.cs == 0x23
 }
 
 /// Loads a field of a structure that the kernel owns.
@@ -61,8 +47,8 @@ unsafe fn copy(regs: *const u64, to: &mut Registers) {
     to.general[3] = load(offset_of!(pt_regs, rbx));
     to.general[4] = load(offset_of!(pt_regs, rsi));
     to.general[5] = load(offset_of!(pt_regs, rdi));
-    to.general[BP] = load(offset_of!(pt_regs, rbp));
-    to.general[SP] = load(offset_of!(pt_regs, rsp));
+    to.general[Registers::BP] = load(offset_of!(pt_regs, rbp));
+    to.general[Registers::SP] = load(offset_of!(pt_regs, rsp));
     to.general[8] = load(offset_of!(pt_regs, r8));
     to.general[9] = load(offset_of!(pt_regs, r9));
     to.general[10] = load(offset_of!(pt_regs, r10));
@@ -79,7 +65,7 @@ unsafe fn copy(regs: *const u64, to: &mut Registers) {
 #[inline(always)]
 pub(super) fn read(ctx: *const bpf_perf_event_data, scratch: *mut Scratch) -> bool {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let to = unsafe { &mut (*scratch).registers };
+    let to = unsafe { &mut (*scratch).state.walk.registers };
     // `regs` is the first field of the context that the kernel hands to the program.
     let interrupted: *const u64 = ctx.cast();
     // SAFETY: as above.
@@ -109,7 +95,7 @@ fn from_kernel_stack(scratch: *mut Scratch) {
     const BYTES: usize = size_of::<pt_regs>();
     const TOP: u64 = 16384 - BYTES as u64;
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let to = unsafe { &mut (*scratch).registers };
+    let to = unsafe { &mut (*scratch).state.walk.registers };
     // SAFETY: only an address is taken; the record is not begun yet, so its frames are free.
     let buffer = unsafe { &raw mut (*scratch).record.frames };
     // SAFETY: a helper without preconditions.

@@ -9,14 +9,15 @@ use super::maps::{
     COUNTERS, FILTER, FILTERED, KERNEL_THREADS, PROCESSES, RECORDS, Record, SCRATCH, Scratch, TAIL,
     WAKE_BYTES,
 };
-use super::registers::{self, Registers};
-use super::verifier::{below, limit32, low32, place};
-use super::{notes, stacks, walker};
+use super::registers;
+use super::{notes, roots, stacks, walker};
 use agent_ebpf::counters::OUTCOME_SLOTS;
 use agent_ebpf::limits::{
-    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, USER_FRAMES_MAX,
-    USER_FRAMES_TAIL_CALLS_MAX,
+    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, SCOUT_FRAMES_MAX,
+    USER_FRAMES_MAX, USER_FRAMES_TAIL_CALLS_MAX,
 };
+use agent_ebpf::verifier::{below, limit32, low32, place};
+use agent_ebpf::walk::Registers;
 use agent_ebpf::{Counters, Outcome, ProcessEntry, RecordKind, SampleHeader};
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
@@ -34,26 +35,32 @@ use core::mem::offset_of;
 /// The sampler, main form.
 #[perf_event]
 fn sample_loop(ctx: PerfEventContext) -> u32 {
-    if let Some(scratch) = begin(&ctx) {
+    let Some((scratch, walks)) = begin(&ctx) else { return 0 };
+    if walks {
         let mut unused = 0u64;
         let step = walk_some as unsafe extern "C" fn(u32, *mut c_void) -> i64;
         // SAFETY: the callback has the signature that the helper calls, and the context is on the stack.
         unsafe {
             bpf_loop(
-                const { limit32(USER_FRAMES_MAX / FRAMES_PER_LOOP_STEP) },
+                const { limit32((USER_FRAMES_MAX + SCOUT_FRAMES_MAX) / FRAMES_PER_LOOP_STEP) },
                 step as *mut c_void,
                 (&raw mut unused).cast(),
                 0,
             )
         };
-        finish(scratch);
     }
+    finish(scratch, false);
     0
 }
 
 /// The next frames; 1 ends the loop.
 unsafe extern "C" fn walk_some(_: u32, _: *mut c_void) -> i64 {
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 1 };
+    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
+    let frames = unsafe { (*scratch).state.user_frames };
+    if frames >= const { limit32(USER_FRAMES_MAX) } && !roots::scouts(scratch) {
+        return 1;
+    }
     for _ in 0..FRAMES_PER_LOOP_STEP {
         if !walk_on(scratch) {
             return 1;
@@ -65,11 +72,12 @@ unsafe extern "C" fn walk_some(_: u32, _: *mut c_void) -> i64 {
 /// The sampler, where the kernel has no `bpf_loop`.
 #[perf_event]
 fn sample_tail(ctx: PerfEventContext) -> u32 {
-    if let Some(scratch) = begin(&ctx) {
+    let Some((scratch, walks)) = begin(&ctx) else { return 0 };
+    if walks {
         // SAFETY: the program in the slot is of the same type; if the slot is empty, execution goes on.
         unsafe { TAIL.tail_call(&ctx, 0) };
-        finish(scratch);
     }
+    finish(scratch, true);
     0
 }
 
@@ -79,18 +87,18 @@ fn walk_tail(ctx: PerfEventContext) -> u32 {
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
     for _ in 0..FRAMES_PER_TAIL_CALL {
         if !walk_on(scratch) {
-            finish(scratch);
+            finish(scratch, true);
             return 0;
         }
     }
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let calls = unsafe { &mut (*scratch).walk.calls };
+    let calls = unsafe { &mut (*scratch).state.calls };
     *calls += 1;
     if *calls < const { limit32(USER_FRAMES_TAIL_CALLS_MAX / FRAMES_PER_TAIL_CALL) } {
         // SAFETY: as in `sample_tail`.
         unsafe { TAIL.tail_call(&ctx, 0) };
     }
-    finish(scratch);
+    finish(scratch, true);
     0
 }
 
@@ -101,15 +109,15 @@ fn walk_on(scratch: *mut Scratch) -> bool {
         Ok(()) => true,
         Err(outcome) => {
             // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-            unsafe { (*scratch).walk.outcome = outcome as u32 };
+            unsafe { (*scratch).state.outcome = outcome as u32 };
             false
         }
     }
 }
 
-/// Everything up to the first user frame. `None` if the run makes no sample or the sample is shipped.
+/// Everything up to the first user frame; true if there are frames to walk. `None` if the run makes no sample.
 #[inline(always)]
-fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
+fn begin(ctx: &PerfEventContext) -> Option<(*mut Scratch, bool)> {
     // SAFETY: a helper without preconditions.
     let start_ns = unsafe { bpf_ktime_get_ns() };
     let counters = COUNTERS.get_ptr_mut(0)?;
@@ -117,7 +125,7 @@ fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
     // SAFETY: the counters of this CPU, which only this program writes.
     unsafe { (*counters).runs += 1 };
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    unsafe { (*scratch).walk.start_ns = start_ns };
+    unsafe { (*scratch).state.start_ns = start_ns };
 
     let ids = bpf_get_current_pid_tgid();
     if low32(ids) == 0 {
@@ -129,7 +137,7 @@ fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
     let tgid = low32(ids >> 32);
     let in_kernel = registers::read(ctx.ctx.cast(), scratch);
     // SAFETY: as above.
-    let user = unsafe { &(*scratch).registers };
+    let user = unsafe { &(*scratch).state.walk.registers };
     if unwanted(tgid, user) {
         // SAFETY: as above.
         unsafe { (*counters).filtered += 1 };
@@ -138,17 +146,13 @@ fn begin(ctx: &PerfEventContext) -> Option<*mut Scratch> {
     }
     fill_header(scratch, ids, start_ns);
     kernel_stack(ctx, scratch, in_kernel);
-    if begin_walk(scratch, counters, tgid, user) {
-        return Some(scratch);
-    }
-    finish(scratch);
-    None
+    Some((scratch, begin_walk(scratch, counters, tgid)))
 }
 
 /// True if nobody asked for samples of this process.
 #[inline(always)]
 fn unwanted(tgid: u32, user: &Registers) -> bool {
-    if KERNEL_THREADS.load() == 0 && !user.of_user() {
+    if KERNEL_THREADS.load() == 0 && !registers::of_user(user) {
         return true;
     }
     FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none()
@@ -185,9 +189,9 @@ fn fill_header(scratch: *mut Scratch, ids: u64, time_ns: u64) {
 #[inline(always)]
 fn kernel_stack(ctx: &PerfEventContext, scratch: *mut Scratch, in_kernel: bool) {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    unsafe { (*scratch).walk.kernel_frames = 0 };
+    unsafe { (*scratch).state.kernel_frames = 0 };
     // SAFETY: as above.
-    unsafe { (*scratch).walk.user_frames = 0 };
+    unsafe { (*scratch).state.user_frames = 0 };
     if !in_kernel {
         return;
     }
@@ -200,84 +204,93 @@ fn kernel_stack(ctx: &PerfEventContext, scratch: *mut Scratch, in_kernel: bool) 
     if bytes > 0 {
         let frames = low32(bytes.cast_unsigned() >> 3) & 0x7f;
         // SAFETY: a value of the scratch map.
-        unsafe { (*scratch).walk.kernel_frames = frames };
+        unsafe { (*scratch).state.kernel_frames = frames };
     }
 }
 
 /// Prepares the walk of the user stack; false if there is none to walk.
 #[inline(always)]
-fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32, user: &Registers) -> bool {
+fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32) -> bool {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let walk = unsafe { &mut (*scratch).walk };
-    let nothing = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
-    walk.begin(user, nothing);
-    if !user.of_user() {
-        walk.outcome = Outcome::NoUserStack as u32;
+    let state = unsafe { &mut (*scratch).state };
+    state.walk.begin();
+    state.process = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
+    state.outcome = Outcome::DepthLimit as u32;
+    state.calls = 0;
+    state.root_frames = 0;
+    state.whole = 0;
+    let user = &state.walk.registers;
+    if !registers::of_user(user) {
+        state.outcome = Outcome::NoUserStack as u32;
         return false;
     }
+    let compat = registers::compat(user);
     // SAFETY: the value is eight bytes and aligned, so the copy is one load.
     let process = unsafe { PROCESSES.get(tgid) }.copied();
-    if let (Some(process), false) = (process, user.compat()) {
-        walk.process = process;
+    if let (Some(process), false) = (process, compat) {
+        state.process = process;
         return true;
     }
-    // The leaf is known even where nothing else is.
-    // SAFETY: only an address is taken.
-    walker::push(walk, unsafe { &raw mut (*scratch).record });
-    walk.outcome = Outcome::RuleUnsupported as u32;
-    if !user.compat() {
-        walk.outcome = Outcome::ProcessUnknown as u32;
-        notes::send(counters, tgid, 0, walk.start_ns);
+    let start_ns = state.start_ns;
+    state.outcome = Outcome::RuleUnsupported as u32;
+    if !compat {
+        state.outcome = Outcome::ProcessUnknown as u32;
+        notes::send(counters, tgid, 0, start_ns);
     }
+    walker::push(scratch); // the leaf is known even where nothing else is
     false
 }
 
-/// Ships the record and closes the run.
+/// Ships the record and closes the run. `all`: see [`roots::close`].
 #[inline(always)]
-fn finish(scratch: *mut Scratch) {
+fn finish(scratch: *mut Scratch, all: bool) {
     let Some(counters) = COUNTERS.get_ptr_mut(0) else { return };
+    roots::close(scratch, counters, all);
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let walk = unsafe { &(*scratch).walk };
+    let state = unsafe { &(*scratch).state };
     // SAFETY: as above.
     let header = unsafe { &mut (*scratch).record.header };
-    header.generation = walk.process.generation;
-    header.outcome = low16(walk.outcome);
-    header.kernel_frames = low16(walk.kernel_frames);
-    header.user_frames = low16(walk.user_frames);
-    if walk.outcome == Outcome::MappingUnknown as u32 {
-        notes::send(counters, header.tgid, walk.ip, walk.start_ns);
+    header.generation = state.process.generation;
+    header.outcome = low16(state.outcome);
+    header.kernel_frames = low16(state.kernel_frames);
+    header.user_frames = low16(roots::recorded(state));
+    if state.outcome != Outcome::Complete as u32 {
+        header.root_frames = low16(state.root_frames);
+    }
+    if state.outcome == Outcome::MappingUnknown as u32 {
+        notes::send(counters, header.tgid, state.walk.ip, state.start_ns);
     }
     debug!(
         &(),
         "pid {} walked {} kernel and {} user frames, outcome {}, last at {:x}",
         header.tgid,
-        walk.kernel_frames,
-        walk.user_frames,
-        walk.outcome,
-        walk.ip
+        state.kernel_frames,
+        state.user_frames,
+        state.outcome,
+        state.walk.ip
     );
     let array = offset_of!(Counters, outcomes);
     // SAFETY: that is an array of that many counters.
     let outcome =
-        unsafe { place::<OUTCOME_SLOTS, u64, _>(counters, array, u64::from(walk.outcome)) };
+        unsafe { place::<OUTCOME_SLOTS, u64, _>(counters, array, u64::from(state.outcome)) };
     // SAFETY: the counters of this CPU, which only this program writes.
     unsafe { *outcome.cast_mut() += 1 };
     ship(scratch, counters);
-    count_time(counters, walk.start_ns);
+    count_time(counters, state.start_ns);
 }
 
 #[inline(always)]
 fn ship(scratch: *mut Scratch, counters: *mut Counters) {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let walk = unsafe { &(*scratch).walk };
-    let frames = u64::from(walk.kernel_frames) + u64::from(walk.user_frames);
+    let state = unsafe { &(*scratch).state };
+    let frames = u64::from(state.kernel_frames) + u64::from(roots::recorded(state));
     let mut bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
     let ring = (&raw const RECORDS).cast_mut().cast();
     // SAFETY: the map is a ring buffer.
     let waiting = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
     // The reader looks often enough by itself; it is woken only when the ring fills faster than that.
     let flags = if waiting > WAKE_BYTES.load() { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    if stacks::wanted(walk.outcome) {
+    if stacks::wanted(state.outcome) {
         bytes += stacks::append(scratch, counters, frames, waiting);
     }
     const RECORD_BYTES: u64 = size_of::<Record>() as u64;
@@ -289,7 +302,7 @@ fn ship(scratch: *mut Scratch, counters: *mut Counters) {
     // SAFETY: a helper without preconditions.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     // SAFETY: a value of the scratch map.
-    unsafe { (*record).header.run_ns = low32(now_ns.wrapping_sub(walk.start_ns)) };
+    unsafe { (*record).header.run_ns = low32(now_ns.wrapping_sub(state.start_ns)) };
     // SAFETY: `bytes` is at most the size of a record.
     let result = unsafe { bpf_ringbuf_output(ring, record.cast(), bytes, u64::from(flags)) };
     if result == 0 {

@@ -2,10 +2,10 @@
 //! walk it when they have come. Few: a token bucket holds them back, and a ring that fills.
 
 use super::maps::{Record, Scratch, WAKE_BYTES};
-use super::verifier::{below, limit32, low32, place};
 use agent_ebpf::limits::{
     PAGE_BYTES, STACK_BURST, STACK_FRAMES_MAX, STACK_INTERVAL_NS, STACK_PAGES_MAX,
 };
+use agent_ebpf::verifier::{below, limit32, low32, place};
 use agent_ebpf::{Counters, Outcome, RecordKind, StackTail};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use core::ffi::c_void;
@@ -40,14 +40,14 @@ pub(super) fn append(
         unsafe { place::<STACK_FRAMES_MAX, u64, _>(record, offset_of!(Record, frames), frames) };
     let tail = tail.cast_mut().cast::<StackTail>();
     // SAFETY: the walk is that of the scratch.
-    let bytes = copy(unsafe { (*scratch).walk.sp }, tail);
+    let bytes = copy(unsafe { (*scratch).state.walk.sp }, tail);
     if bytes == 0 {
         // SAFETY: as above.
         unsafe { (*counters).stacks_unreadable += 1 };
         return 0;
     }
     // SAFETY: as above.
-    let walk = unsafe { &(*scratch).walk };
+    let walk = unsafe { &(*scratch).state.walk };
     let head =
         StackTail { ip: walk.ip, sp: walk.sp, bp: walk.bp, bytes: low32(bytes), exact: walk.exact };
     // SAFETY: the record has room for the head and the stack behind `STACK_FRAMES_MAX` frames.
@@ -64,7 +64,7 @@ pub(super) fn append(
 #[inline(always)]
 fn take_token(scratch: *mut Scratch) -> bool {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let now_ns = unsafe { (*scratch).walk.start_ns };
+    let now_ns = unsafe { (*scratch).state.start_ns };
     // SAFETY: as above.
     let spent_ns = unsafe { &mut (*scratch).stacks_spent_ns };
     let oldest_ns = now_ns.saturating_sub(STACK_BURST * STACK_INTERVAL_NS);

@@ -28,7 +28,7 @@ fn zeroed() -> bpf_attr {
 
 /// Describes a map value of `bytes` bytes to the kernel: `struct { u32 values[bytes / 4]; }`.
 pub(super) fn load_value_btf(bytes: usize) -> Result<OwnedFd, BpfError> {
-    let blob = value_btf(u32::try_from(bytes).expect("a chunk has 24 KiB"));
+    let blob = value_btf(u32::try_from(bytes).expect("a chunk has 25 KiB"));
     let mut attr = zeroed();
     // SAFETY: the fields of this command, in a zeroed union.
     let fields = unsafe { &mut attr.__bindgen_anon_7 };
@@ -85,7 +85,7 @@ pub(super) fn create_array(
     let fields = unsafe { &mut attr.__bindgen_anon_1 };
     fields.map_type = bpf_map_type::BPF_MAP_TYPE_ARRAY as u32;
     fields.key_size = 4;
-    fields.value_size = u32::try_from(value_bytes).expect("24 KiB");
+    fields.value_size = u32::try_from(value_bytes).expect("25 KiB");
     fields.max_entries = u32::try_from(entries).expect("128");
     fields.btf_fd = btf.as_raw_fd().cast_unsigned();
     fields.btf_key_type_id = BTF_KEY;

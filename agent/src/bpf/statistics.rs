@@ -61,6 +61,8 @@ fn add(total: &mut Counters, more: &Counters) {
     total.notes_lost += more.notes_lost;
     total.execs += more.execs;
     total.run_ns += more.run_ns;
+    total.roots += more.roots;
+    total.roots_unknown += more.roots_unknown;
     total.stacks += more.stacks;
     total.stacks_held += more.stacks_held;
     total.stacks_unreadable += more.stacks_unreadable;

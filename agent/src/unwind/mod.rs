@@ -1,5 +1,5 @@
 //! Unwind tables: compiled here from `.eh_frame`, `.debug_frame` and Go's pclntab into rows, loaded into
-//! BPF memory by `bpf`. Nothing here walks a stack.
+//! BPF memory by `bpf`. Only `walk` walks a stack: one that was copied.
 
 mod builder;
 mod cfi;
@@ -7,10 +7,12 @@ mod compile;
 mod go;
 mod measure;
 mod rule;
+mod walk;
 
 pub(crate) use compile::unwind_rows;
 pub use compile::unwind_rows_from_bytes;
 pub use measure::RowFigures;
+pub use walk::{CopiedMapping, CopiedUnwind, Walked, walk_copied};
 
 use agent_ebpf::UnwindRule;
 

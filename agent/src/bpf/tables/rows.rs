@@ -61,6 +61,7 @@ impl Rows {
             for ((pc, rule), row) in places.zip(&mut rows) {
                 (*pc, *rule) = row;
             }
+            chunk.index();
             self.starts[index] = chunk.pcs[0];
             self.chunks.set(index, &chunk)?;
         }

@@ -5,6 +5,7 @@ mod mappings;
 mod programs;
 mod records;
 mod refusals;
+mod roots;
 mod run;
 mod stacks;
 mod target;

@@ -1,6 +1,6 @@
 //! Walks of stacks that are known, on the kernel of this machine, as root.
 
-use super::programs::{DEEP, SIGNAL, SYSTEM_CALLS, VERY_DEEP};
+use super::programs::{DEEP, SIGNAL, SYSTEM_CALLS};
 use super::run::{BOTH_FORMS, GENERATION, PLAIN, cannot_run, options, outcomes, samples_of};
 use super::target::Target;
 use crate::bpf::{Form, FormChoice, Options, RawSample};
@@ -31,6 +31,10 @@ fn c_without_frame_pointers_unwinds_to_its_start_in_both_forms() {
             frames / samples.len(),
             total.run_ns / total.shipped
         );
+        let verified = verified_instructions();
+        eprintln!("verified instructions: {verified:?}");
+        // A fifth of what the kernel allows: kernels differ, and each takes time in proportion.
+        assert!(verified.values().all(|count| *count < 200_000), "{verified:?}");
     }
 }
 
@@ -89,21 +93,10 @@ fn code_without_unwind_information_is_walked_by_frame_pointers() {
     }
 }
 
-#[test]
-fn a_stack_deeper_than_the_limit_keeps_its_leaf_side() {
-    if cannot_run() {
-        return;
-    }
-    let target = Target::compile_and_run(VERY_DEEP, &PLAIN);
-    for (form, frames) in [
-        (FormChoice::BpfLoop, agent_ebpf::limits::USER_FRAMES_MAX),
-        (FormChoice::TailCalls, agent_ebpf::limits::USER_FRAMES_TAIL_CALLS_MAX),
-    ] {
-        let (samples, _, _) = samples_of(&target, &options(form, target.pid()));
-        let limited: Vec<_> =
-            samples.iter().filter(|sample| sample.outcome == Outcome::DepthLimit).collect();
-        assert!(!limited.is_empty(), "{:?}", outcomes(&samples));
-        assert!(limited.iter().all(|sample| sample.user.len() == frames));
-        assert!(samples.iter().all(|sample| sample.user.len() <= frames));
-    }
+/// What the verifier looked at, by program; empty where the kernel does not say (before 5.16).
+fn verified_instructions() -> std::collections::BTreeMap<String, u32> {
+    let all = aya::programs::loaded_programs().filter_map(Result::ok);
+    all.filter_map(|one| Some((one.name_as_str()?.to_owned(), one.verified_instruction_count()?)))
+        .filter(|(name, _)| name.starts_with("sample_") || name.starts_with("walk_"))
+        .collect()
 }

@@ -1,4 +1,5 @@
-//! Arithmetic and memory access in the form that the verifier accepts. Nothing here knows a profile.
+//! Arithmetic and memory access in the form that the verifier accepts; elsewhere plain Rust that gives the
+//! same. Nothing here knows a profile.
 
 #[cfg(target_arch = "bpf")]
 use core::arch::asm;
@@ -8,8 +9,9 @@ use core::arch::asm;
 /// In assembly, because a compare that compiles to a branch doubles the verifier's work at each step of
 /// a binary search (measured: over a million instructions and 15 s, refused; like this 30 thousand and
 /// 50 ms).
+#[must_use]
 #[inline(always)]
-pub(super) fn at_most(a: u64, b: u64) -> u64 {
+pub fn at_most(a: u64, b: u64) -> u64 {
     #[cfg(target_arch = "bpf")]
     {
         let mut result = a;
@@ -21,13 +23,15 @@ pub(super) fn at_most(a: u64, b: u64) -> u64 {
         result
     }
     #[cfg(not(target_arch = "bpf"))]
-    u64::from(a <= b)
+    // As the assembly, also where one of them is not below 2^63.
+    (a.wrapping_sub(b).wrapping_sub(1) >> 63)
 }
 
 /// `value` modulo `N`, a power of two. In assembly: LLVM drops a mask that a compare before it makes
 /// redundant, and the verifier, which does not follow that reasoning, then sees an unbounded access.
+#[must_use]
 #[inline(always)]
-pub(super) fn below<const N: usize>(value: u64) -> u64 {
+pub fn below<const N: usize>(value: u64) -> u64 {
     const { assert!(N.is_power_of_two() && N <= 1 << 30) };
     #[cfg(target_arch = "bpf")]
     {
@@ -49,13 +53,10 @@ pub(super) fn below<const N: usize>(value: u64) -> u64 {
 ///
 /// # Safety
 /// The structure has an array of at least `N` elements there.
+#[must_use]
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "BPF and the host that lints it have 64 bits")]
-pub(super) unsafe fn place<const N: usize, T, S>(
-    base: *const S,
-    array: usize,
-    index: u64,
-) -> *const T {
+pub unsafe fn place<const N: usize, T, S>(base: *const S, array: usize, index: u64) -> *const T {
     let offset = array as u64 + below::<N>(index) * size_of::<T>() as u64;
     // SAFETY: the element lies inside the caller's structure.
     unsafe { base.byte_add(offset as usize) }.cast()
@@ -65,12 +66,9 @@ pub(super) unsafe fn place<const N: usize, T, S>(
 ///
 /// # Safety
 /// As for [`place`].
+#[must_use]
 #[inline(always)]
-pub(super) unsafe fn element<const N: usize, T: Copy, S>(
-    base: *const S,
-    array: usize,
-    index: u64,
-) -> T {
+pub unsafe fn element<const N: usize, T: Copy, S>(base: *const S, array: usize, index: u64) -> T {
     // SAFETY: the caller's promise is the same.
     let element = unsafe { place::<N, T, S>(base, array, index) };
     // SAFETY: there is an element of that type.
@@ -78,15 +76,20 @@ pub(super) unsafe fn element<const N: usize, T: Copy, S>(
 }
 
 /// The low 32 bits.
+#[must_use]
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the low half is asked for")]
-pub(super) fn low32(value: u64) -> u32 {
+pub fn low32(value: u64) -> u32 {
     value as u32
 }
 
 /// A limit as the helpers want it, checked by the compiler.
+///
+/// # Panics
+/// If the limit does not fit; used in constants, that is an error of the compiler.
+#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "asserted")]
-pub(super) const fn limit32(limit: usize) -> u32 {
+pub const fn limit32(limit: usize) -> u32 {
     assert!(limit <= u32::MAX as usize);
     limit as u32
 }

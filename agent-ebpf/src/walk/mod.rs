@@ -1,0 +1,117 @@
+//! The walk of a user stack, one frame at a time: the rule of the frame's address, then the frame's caller by
+//! that rule. Where no row covers an address, the frame-pointer chain is followed.
+//!
+//! It is generic over what it reads, so that one text runs in the BPF programs, in the agent (over stacks that
+//! were copied) and in tests that drive it over hostile tables. It decides nothing about the sample, and
+//! its caller bounds the frames and the time.
+
+mod caller;
+pub mod search;
+
+use crate::{Outcome, REGISTERS, UnwindRule};
+
+/// The memory of the thread that is walked.
+pub trait Memory {
+    /// Reads consecutive words of the stack; false if one cannot be read.
+    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool;
+
+    /// Four bytes of code, the first in the low byte; `None` if they cannot be read.
+    fn code(&self, address: u64) -> Option<u32>;
+}
+
+/// The unwind rules of the process that is walked.
+pub trait Rules {
+    /// The rule that holds at `pc`.
+    ///
+    /// # Errors
+    /// If there is none, with the outcome that the walk then has.
+    fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome>;
+}
+
+/// The user registers of a thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// General registers by their DWARF numbers (System V ABI for x86-64, figure 3.36).
+    pub general: [u64; REGISTERS],
+    /// The instruction pointer.
+    pub ip: u64,
+    /// The code segment, which tells user code from the kernel's and 32-bit code from 64-bit.
+    pub cs: u64,
+}
+
+impl Registers {
+    /// Number of rbp.
+    pub const BP: usize = 6;
+    /// Number of rsp.
+    pub const SP: usize = 7;
+}
+
+/// The state of a walk between two frames.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// Address of the frame: of an instruction, or a return address.
+    pub ip: u64,
+    /// Its stack pointer.
+    pub sp: u64,
+    /// Its frame pointer.
+    pub bp: u64,
+    /// 1 if `ip` is the address of an instruction, 0 if it is a return address.
+    pub exact: u32,
+    /// 1 if the frame was reached by a frame pointer.
+    by_frame_pointer: u32,
+    /// 1 in the innermost frame, where all registers are known.
+    innermost: u32,
+    unused: u32,
+    /// The registers of the innermost frame.
+    pub registers: Registers,
+}
+
+/// How one step ended; `Err` ends the walk.
+pub type Step = Result<(), Outcome>;
+
+/// Lowest address that can be code: page 0 is never mapped.
+const ADDRESS_MIN: u64 = 4096;
+/// First address behind user space with five-level page tables.
+const ADDRESS_END: u64 = 1 << 56;
+
+impl Walk {
+    /// Begins at the innermost frame of a thread, whose registers are in `self.registers`.
+    #[inline(always)]
+    pub fn begin(&mut self) {
+        self.resume(
+            self.registers.ip,
+            self.registers.general[Registers::SP],
+            self.registers.general[Registers::BP],
+            1,
+        );
+        self.innermost = 1;
+    }
+
+    /// Goes on at a frame that was found before. `exact` is as in the walk.
+    #[inline(always)]
+    pub fn resume(&mut self, ip: u64, sp: u64, bp: u64, exact: u32) {
+        self.ip = ip;
+        self.sp = sp;
+        self.bp = bp;
+        self.exact = exact;
+        self.by_frame_pointer = 0;
+        self.innermost = 0;
+    }
+
+    /// Goes to the caller of the current frame.
+    ///
+    /// # Errors
+    /// If that was the last one ([`Outcome::Complete`]) or the next cannot be found.
+    #[inline(always)]
+    pub fn step(&mut self, memory: &impl Memory, rules: &impl Rules) -> Step {
+        // A return address can be the first one behind the function, if the call was its last instruction.
+        let pc = self.ip.wrapping_sub(u64::from(1 - (self.exact & 1)));
+        let rule = rules.rule_at(pc)?;
+        caller::apply(self, memory, rule)
+    }
+}
+
+#[cfg(test)]
+mod tests;

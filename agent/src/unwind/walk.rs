@@ -1,0 +1,150 @@
+//! Walks a copied stack in user space, by compiled rows: the same text that the BPF programs run
+//! (`agent_ebpf::walk`), over other memory. Pure; it loads no table and names nothing.
+
+use super::RowTable;
+use crate::address::AbsAddr;
+use crate::bpf::{CopiedStack, UserFrame};
+use agent_ebpf::limits::USER_FRAMES_MAX;
+use agent_ebpf::walk::{Memory, Rules, Walk};
+use agent_ebpf::{Outcome, RuleKind, UnwindRule};
+
+/// One executable mapping of the process, and how it is unwound.
+#[derive(Clone, Copy, Debug)]
+pub struct CopiedMapping<'a> {
+    /// First address.
+    pub start: AbsAddr,
+    /// First address behind it.
+    pub end: AbsAddr,
+    /// `absolute address - bias` (wrapping) = ELF address.
+    pub bias: u64,
+    /// What to do there.
+    pub unwind: CopiedUnwind<'a>,
+}
+
+/// How a mapping is unwound.
+#[derive(Clone, Copy, Debug)]
+pub enum CopiedUnwind<'a> {
+    /// By the rows of its file.
+    Rows(&'a RowTable),
+    /// By one rule.
+    Rule(UnwindRule),
+    /// Not known (yet).
+    Pending,
+}
+
+/// What a walk found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walked {
+    /// Frames, leaf first; the first is where the walk in the kernel stopped, so it is the sample's last.
+    pub frames: Vec<UserFrame>,
+    /// How it ended. `StackUnreadable` where the copy ends before the stack does.
+    pub outcome: Outcome,
+}
+
+/// Walks on where the kernel stopped. `mappings` are sorted by start and do not overlap.
+#[must_use]
+pub fn walk_copied(stack: &CopiedStack, mappings: &[CopiedMapping<'_>]) -> Walked {
+    let mut walk = Walk::default();
+    walk.resume(stack.ip.0, stack.sp.0, stack.bp, stack.exact.into());
+    let (memory, rules) = (Copy(stack), Mappings(mappings));
+    let mut frames = Vec::new();
+    while frames.len() < USER_FRAMES_MAX {
+        frames.push(UserFrame { address: AbsAddr(walk.ip), exact: walk.exact == 1 });
+        if let Err(outcome) = walk.step(&memory, &rules) {
+            return Walked { frames, outcome };
+        }
+    }
+    Walked { frames, outcome: Outcome::DepthLimit }
+}
+
+struct Copy<'a>(&'a CopiedStack);
+
+impl Memory for Copy<'_> {
+    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool {
+        let offset = address.checked_sub(self.0.sp.0).and_then(|at| usize::try_from(at).ok());
+        let bytes = offset.and_then(|at| self.0.bytes.get(at..at.checked_add(N * 8)?));
+        let Some(bytes) = bytes else { return false };
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *word = u64::from_ne_bytes(*bytes);
+        }
+        true
+    }
+
+    /// Code is not copied: without rows, an instruction that makes or leaves a frame is taken for another.
+    fn code(&self, _address: u64) -> Option<u32> {
+        None
+    }
+}
+
+struct Mappings<'a>(&'a [CopiedMapping<'a>]);
+
+impl Rules for Mappings<'_> {
+    fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome> {
+        let behind = self.0.partition_point(|mapping| mapping.start.0 <= pc);
+        let mapping = behind.checked_sub(1).and_then(|at| self.0.get(at));
+        let mapping = mapping.filter(|mapping| pc < mapping.end.0);
+        match mapping.ok_or(Outcome::MappingUnknown)?.unwind {
+            CopiedUnwind::Pending => Err(Outcome::TablePending),
+            CopiedUnwind::Rule(rule) => Ok(rule),
+            CopiedUnwind::Rows(rows) => {
+                let address = pc.wrapping_sub(mapping.map_or(0, |mapping| mapping.bias));
+                Ok(rows.rule_at(address).unwrap_or(UnwindRule::plain(RuleKind::NoInfo)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STACK: u64 = 0x7000_0000_1000;
+
+    /// Two functions: frames of 32 bytes, and the outermost one.
+    fn rows() -> RowTable {
+        let frame = UnwindRule { offset: 32, rbp: -2, ..UnwindRule::plain(RuleKind::RspOffset) };
+        RowTable {
+            base: 0x1000,
+            pcs: vec![0x10, 0x20, 0x30],
+            rule_indices: vec![0, 1, 2],
+            rules: vec![
+                frame,
+                UnwindRule::plain(RuleKind::End),
+                UnwindRule::plain(RuleKind::NoInfo),
+            ],
+        }
+    }
+
+    fn copied(words: &[u64]) -> CopiedStack {
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let (ip, sp) = (AbsAddr(0x40_1014), AbsAddr(STACK));
+        CopiedStack { ip, sp, bp: 0x77, exact: true, bytes }
+    }
+
+    #[test]
+    fn a_copied_stack_is_walked_to_its_root_or_to_the_end_of_the_copy() {
+        let rows = rows();
+        let mapping = |unwind| CopiedMapping {
+            start: AbsAddr(0x40_1000),
+            end: AbsAddr(0x40_2000),
+            bias: 0x40_0000,
+            unwind,
+        };
+        let by_rows = mapping(CopiedUnwind::Rows(&rows));
+        let words = [1, 2, 0, 0x40_101c, 3, 4, 0, 0x40_1024, 5];
+        let pending = mapping(CopiedUnwind::Pending);
+        let table: [(&[u64], &[CopiedMapping<'_>], usize, Outcome); 5] = [
+            (&words, &[by_rows], 3, Outcome::Complete),
+            (&words[..7], &[by_rows], 2, Outcome::StackUnreadable),
+            (&[], &[by_rows], 1, Outcome::StackUnreadable),
+            (&words, &[pending], 1, Outcome::TablePending),
+            (&words, &[], 1, Outcome::MappingUnknown),
+        ];
+        for (words, mappings, frames, outcome) in table {
+            let walked = walk_copied(&copied(words), mappings);
+            let all = [(0x40_1014, true), (0x40_101c, false), (0x40_1024, false)];
+            let expected = all.map(|(at, exact)| UserFrame { address: AbsAddr(at), exact });
+            assert_eq!((walked.frames.as_slice(), walked.outcome), (&expected[..frames], outcome));
+        }
+    }
+}
