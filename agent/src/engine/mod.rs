@@ -147,6 +147,7 @@ pub fn run(
         frequency_hz: options.frequency_hz,
         form: options.form,
         bpf_log: options.bpf_log,
+        pid_filter: (!options.pids.is_empty()).then(|| options.pids.clone()),
         table_bytes_max: options.table_bytes_max,
         ..bpf::Options::default()
     })?;
