@@ -5,6 +5,7 @@
 
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
+mod jit;
 mod on_cpu;
 mod perf;
 mod record;

@@ -168,7 +168,8 @@ impl State {
         let from = start.saturating_sub(self.longest);
         let mut ended = false;
         for life in self.lives.range_mut((from, 0)..(end, 0)).map(|(_, life)| life) {
-            if life.end > start && life.until.is_none() {
+            // One that ended with a loss of records ended no later than this.
+            if life.end > start && life.until.is_none_or(|until| until > time) {
                 life.until = Some(time);
                 ended = true;
             }

@@ -7,6 +7,7 @@ use crate::limits::{
     PERF_MAP_ENTRIES_MAX, PERF_MAP_ENTRY_BYTES_MAX, PERF_MAP_LINE_BYTES_MAX,
     PERF_MAP_NAMES_BYTES_MAX,
 };
+use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// First address that is no user's, with five-level paging.
@@ -106,7 +107,9 @@ impl Regions {
     }
 
     fn insert(&mut self, start: u64, end: u64, name: &[u8]) {
-        if self.names.len() + name.len() > PERF_MAP_NAMES_BYTES_MAX && self.dead > 0 {
+        // A quarter at least, or a hostile map would have everything copied for each of its lines.
+        let worth = self.dead >= PERF_MAP_NAMES_BYTES_MAX / 4;
+        if worth && self.names.len() + name.len() > PERF_MAP_NAMES_BYTES_MAX {
             self.compact();
         }
         let place = (u32::try_from(self.names.len()), u16::try_from(name.len()));
@@ -143,19 +146,19 @@ impl Regions {
         }
     }
 
-    /// Writes the names again without those that nobody needs.
+    /// Writes the names again without those that nobody needs. Parts of a region that was cut share theirs.
     fn compact(&mut self) {
         let old = std::mem::take(&mut self.names);
+        let mut moved: HashMap<u32, u32> = HashMap::new();
         for region in self.regions.values_mut() {
-            let at = usize::try_from(region.at).unwrap_or(usize::MAX);
-            let end = at.saturating_add(usize::from(region.name_bytes));
-            let name = old.get(at..end).unwrap_or_default();
-            region.at = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-            self.names.extend_from_slice(name);
-            // Parts of a region that was cut in two hold their names twice from here on.
-            if self.names.len() > PERF_MAP_NAMES_BYTES_MAX {
-                break;
-            }
+            let place = *moved.entry(region.at).or_insert_with(|| {
+                let at = usize::try_from(region.at).unwrap_or(usize::MAX);
+                let end = at.saturating_add(usize::from(region.name_bytes));
+                let place = self.names.len();
+                self.names.extend_from_slice(old.get(at..end).unwrap_or_default());
+                u32::try_from(place).expect("not longer than before, where all places had 32 bits")
+            });
+            region.at = place;
         }
         self.dead = 0;
     }
