@@ -308,6 +308,13 @@ pub const SYMBOLS_PER_FILE_MAX: usize = 2 << 20;
 pub const SYMBOL_WALK_MAX: usize = 4096;
 /// A symbol without size names at most this many bytes, in assembly that states none.
 pub const SYMBOL_UNSIZED_BYTES_MAX: u64 = 4096;
+/// Bytes of one entry of call frame information that is looked at to find a function's bounds.
+pub const FRAME_ENTRY_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of one procedure linkage table: 65,536 stubs.
+pub const PLT_SECTION_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of one section of relocations that is searched for the stubs' targets. A browser's are 10 MB, and
+/// its stubs' own section is small.
+pub const PLT_RELOCATION_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of symbol tables kept, for each of two generations.
 pub const SYMBOL_TABLES_BYTES_MAX: usize = 64 << 20;
 /// Named addresses kept, for each of two generations (about 200 bytes each).

@@ -56,9 +56,7 @@ pub fn rule_at(
     } else {
         return Err(Outcome::TablePending);
     };
-    let mut rule = tables.rule(rule).ok_or(Outcome::TableCorrupt)?;
-    rule.reserved = u8::from(target.kind() == MappingTarget::KIND_RULE);
-    Ok(rule)
+    tables.rule(rule).ok_or(Outcome::TableCorrupt)
 }
 
 /// One element of the column of a page that begins at byte `column`.

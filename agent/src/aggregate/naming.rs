@@ -114,7 +114,10 @@ struct HostNamer<'a> {
 impl Namer for HostNamer<'_> {
     fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names> {
         match self.open.open(file.id) {
-            Some(descriptor) => self.files.names(file.id, &descriptor, addresses),
+            Some(descriptor) => {
+                let debug_file = self.open.open_debug(file.id);
+                self.files.names_with(file.id, &descriptor, debug_file.as_deref(), addresses)
+            }
             None => vec![Err(UnnamedReason::FileGone); addresses.len()],
         }
     }

@@ -1,8 +1,10 @@
 //! [`LocalFiles`]: foreign files read in this process.
 
+use super::headers::Elf;
 use super::source::Source;
 use super::{FileFacts, ForeignFileError, ForeignFiles, Names, inspect};
 use crate::address::{ElfAddr, FileId};
+use crate::limits::ELF_STRING_BYTES_MAX;
 use crate::symbolize::native::NativeNames;
 use crate::unwind::{self, RowTable};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -30,7 +32,21 @@ impl ForeignFiles for LocalFiles {
         unwind::unwind_rows(Source::file(file.as_fd())?)
     }
 
-    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
-        self.names.names(id, file, addresses)
+    fn names_with(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+    ) -> Vec<Names> {
+        self.names.names(id, file, debug_file, addresses)
+    }
+
+    fn debug_link(&self, file: &OwnedFd) -> Option<String> {
+        let elf = Elf::parse(Source::file(file.as_fd()).ok()?).ok()?;
+        let section = elf.section(".gnu_debuglink")?;
+        let bytes = elf.section_bytes("debug link", section, ELF_STRING_BYTES_MAX).ok()?;
+        let name = bytes.split(|&byte| byte == 0).next()?;
+        String::from_utf8(name.to_vec()).ok()
     }
 }

@@ -8,7 +8,7 @@ pub(crate) mod go;
 pub(crate) mod headers;
 mod inspect;
 mod local;
-mod notes;
+pub(crate) mod notes;
 mod paged;
 pub(crate) mod source;
 
@@ -123,7 +123,24 @@ pub trait ForeignFiles: Send + Sync {
 
     /// Names addresses of one file, one answer for each: at least one line, or the reason why there is
     /// none. Never a neighbour's name.
-    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names>;
+    fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
+        self.names_with(id, file, None, addresses)
+    }
+
+    /// As [`Self::names`], with the separate debug file of this host, which may list more symbols. A caller
+    /// that has one for a file passes it every time.
+    fn names_with(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+    ) -> Vec<Names>;
+
+    /// The name that a file states for its separate debug file (`.gnu_debuglink`), as it stands there.
+    fn debug_link(&self, _file: &OwnedFd) -> Option<String> {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -82,6 +82,11 @@ impl Default for EngineOptions {
 pub trait OpenFiles: Send + Sync {
     /// An open descriptor of the file, `None` if nobody has it any more.
     fn open(&self, id: FileId) -> Option<Arc<OwnedFd>>;
+
+    /// The file's separate debug file, where this host has one beneath the same root.
+    fn open_debug(&self, _id: FileId) -> Option<Arc<OwnedFd>> {
+        None
+    }
 }
 
 pub use crate::aggregate::Ledger;
@@ -147,7 +152,6 @@ pub fn run(
         frequency_hz: options.frequency_hz,
         form: options.form,
         bpf_log: options.bpf_log,
-        pid_filter: (!options.pids.is_empty()).then(|| options.pids.clone()),
         table_bytes_max: options.table_bytes_max,
         ..bpf::Options::default()
     })?;

@@ -187,7 +187,13 @@ impl ForeignFiles for FakeFiles {
         })
     }
 
-    fn names(&self, _id: FileId, _file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
+    fn names_with(
+        &self,
+        _id: FileId,
+        _file: &OwnedFd,
+        _debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+    ) -> Vec<Names> {
         vec![Err(UnnamedReason::NoSymbol); addresses.len()]
     }
 }

@@ -2,6 +2,8 @@
 //! [`MappedFile`] for every process that maps it. Facts come from [`ForeignFiles`]; nothing is parsed
 //! here.
 
+mod debug_file;
+
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
 use super::maps::MapsEntry;
 use crate::address::{AbsAddr, FileId, FileOffset};
@@ -11,6 +13,7 @@ use crate::engine::OpenFiles;
 use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX, VDSOS_MAX};
 use crate::normalize::MappedFile;
 use crate::path;
+use debug_file::DebugFile;
 use hashbrown::HashMap;
 use proto::BuildId;
 use rustix::fs::MemfdFlags;
@@ -94,6 +97,7 @@ struct Entry {
     places: VecDeque<(Task, MapsEntry)>,
     used: u64,
     opened_at: MonotonicNs,
+    debug_file: DebugFile,
 }
 
 impl fmt::Debug for Files {
@@ -142,6 +146,9 @@ impl Files {
         for entry in state.entries.values_mut().filter(|entry| !entry.pinned) {
             if now.0.saturating_sub(entry.opened_at.0) > FILE_OPEN_NS_MAX {
                 entry.descriptor = None;
+                if matches!(entry.debug_file, DebugFile::Open(_)) {
+                    entry.debug_file = DebugFile::NotLooked;
+                }
             }
         }
         state.make_room(FILES_MAX);
@@ -334,6 +341,10 @@ impl OpenFiles for Files {
         }
         self.open_again(id)
     }
+
+    fn open_debug(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        self.debug_file(id)
+    }
 }
 
 impl Entry {
@@ -344,7 +355,9 @@ impl Entry {
         place: Option<(Task, &MapsEntry)>,
     ) -> Self {
         let places = place.map(|(task, mapping)| (task, mapping.clone())).into_iter().collect();
-        Self { key, file, descriptor, pinned: false, places, used: 0, opened_at: MonotonicNs(0) }
+        let debug_file = DebugFile::NotLooked;
+        let opened_at = MonotonicNs(0);
+        Self { key, file, descriptor, pinned: false, places, used: 0, opened_at, debug_file }
     }
 
     fn backing(&self) -> Backing {

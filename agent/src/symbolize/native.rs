@@ -1,13 +1,17 @@
 //! Names for native code from the file itself: the symbol tables say which function, its own debug
-//! information adds lines and inlined functions. Separate debug files are the collector's.
+//! information adds lines and inlined functions. A separate debug file of this host gives symbols too, if its
+//! build id is the same; what else it holds is the collector's to read.
 
 mod debug_info;
+mod functions;
+mod plt;
 mod recent;
 mod symbols;
 
 use crate::address::{ElfAddr, FileId};
 use crate::clock::monotonic_now;
 use crate::elf::headers::Elf;
+use crate::elf::notes;
 use crate::elf::source::Source;
 use crate::elf::{ForeignFileError, Names, SourceLine};
 use crate::limits::{NAMES_BATCH_NS_MAX, NAMES_CACHED_MAX, SYMBOL_TABLES_BYTES_MAX};
@@ -58,7 +62,13 @@ pub(crate) fn names_in_bytes(source: Source<'_>, elf: &Elf<'_>, addresses: &[Elf
 
 impl NativeNames {
     /// See [`crate::elf::ForeignFiles::names`].
-    pub(crate) fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
+    pub(crate) fn names(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+    ) -> Vec<Names> {
         // A panic while the lock was held can only have lost entries of a cache.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<Option<Answer>> =
@@ -69,7 +79,7 @@ impl NativeNames {
             .filter_map(|(&address, found)| found.is_none().then_some(address))
             .collect();
         if !missing.is_empty() {
-            let (answers, complete) = self.look_up(&mut state, id, file, &missing);
+            let (answers, complete) = self.look_up(&mut state, id, (file, debug_file), &missing);
             let mut answers = missing.into_iter().zip(answers);
             for slot in found.iter_mut().filter(|slot| slot.is_none()) {
                 let Some((address, answer)) = answers.next() else { break };
@@ -91,7 +101,7 @@ impl NativeNames {
         &self,
         state: &mut State,
         id: FileId,
-        file: &OwnedFd,
+        (file, debug_file): (&OwnedFd, Option<&OwnedFd>),
         addresses: &[ElfAddr],
     ) -> (Vec<Names>, bool) {
         let elf = match Source::file(file.as_fd()).and_then(Elf::parse) {
@@ -105,7 +115,8 @@ impl NativeNames {
         let until = monotonic_now().plus(NAMES_BATCH_NS_MAX);
         let mut answers = go::names(&elf, addresses, until)
             .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
-        let table = symbol_table(state, id, &elf);
+        let debug_file = debug_file.and_then(|debug_file| debug_elf(&elf, debug_file));
+        let table = symbol_table(state, id, &elf, debug_file.as_ref());
         let is_open = |names: &Names, address: &ElfAddr| {
             *names == Err(UnnamedReason::NoSymbol) && table.is_code(address.0)
         };
@@ -129,7 +140,7 @@ impl NativeNames {
             *answer = if monotonic_now() > until {
                 Err(UnnamedReason::Limit)
             } else {
-                Some(lines(table.find(elf.source(), address.0), chain))
+                Some(lines(table.find(&elf, debug_file.as_ref(), address.0), chain))
                     .filter(|lines| !lines.is_empty())
                     .ok_or(missing)
             };
@@ -138,12 +149,24 @@ impl NativeNames {
     }
 }
 
+/// A separate debug file, if it was made with this very file.
+fn debug_elf<'a>(elf: &Elf<'_>, debug_file: &'a OwnedFd) -> Option<Elf<'a>> {
+    let debug_elf = Source::file(debug_file.as_fd()).and_then(Elf::parse).ok()?;
+    let own = notes::build_ids(elf).gnu?;
+    (notes::build_ids(&debug_elf).gnu.as_ref() == Some(&own)).then_some(debug_elf)
+}
+
 /// The symbol table of a file, empty if it cannot be read.
-fn symbol_table(state: &mut State, id: FileId, elf: &Elf<'_>) -> Arc<SymbolTable> {
+fn symbol_table(
+    state: &mut State,
+    id: FileId,
+    elf: &Elf<'_>,
+    debug_file: Option<&Elf<'_>>,
+) -> Arc<SymbolTable> {
     if let Some(table) = state.tables.get(&id) {
         return table;
     }
-    let table = Arc::new(SymbolTable::read(elf));
+    let table = Arc::new(SymbolTable::read(elf, debug_file));
     state.tables.insert(id, Arc::clone(&table), table.weight().max(1));
     table
 }

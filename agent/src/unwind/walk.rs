@@ -74,10 +74,6 @@ impl Memory for Copy<'_> {
     fn code(&self, _address: u64) -> Option<u32> {
         None
     }
-
-    fn code_before(&self, _address: u64) -> Option<u64> {
-        None
-    }
 }
 
 struct Mappings<'a>(&'a [CopiedMapping<'a>]);

@@ -1,9 +1,10 @@
 //! Function names from `.symtab` and `.dynsym`: which symbol an address belongs to, or none. A symbol
 //! never names code beyond its size, beyond the next symbol or beyond its section.
 
+use super::{functions, plt};
 use crate::elf::ForeignFileError;
 use crate::elf::headers::{Elf, Section};
-use crate::elf::source::{Source, u16_at, u32_at, u64_at};
+use crate::elf::source::{u16_at, u32_at, u64_at};
 use crate::limits::{SYMBOL_UNSIZED_BYTES_MAX, SYMBOL_WALK_MAX, SYMBOLS_PER_FILE_MAX};
 use crate::symbolize::UnnamedReason;
 use object::elf;
@@ -25,15 +26,21 @@ struct Symbol {
     /// File offset of the name.
     name_offset: u64,
     rank: Rank,
+    /// The name stands in the separate debug file.
+    in_debug_file: bool,
 }
 
-/// Which of several names for one piece of code is shown: the better one is less.
+/// What a symbol is. Of several names for one piece of code (aliases, and functions that the linker found equal)
+/// one is shown, always the same: functions before labels and global before local ones, then the name with
+/// fewest underscores in front, then global before weak, then the shortest, then the first of the alphabet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     GlobalFunction,
     WeakFunction,
     LocalFunction,
     Untyped,
+    /// Of the procedure linkage table: bears the name of what it jumps to.
+    Stub,
 }
 
 /// The symbols of one file, sorted by address.
@@ -49,30 +56,30 @@ pub(super) struct SymbolTable {
 }
 
 impl SymbolTable {
-    /// Reads both tables of a file. One that is damaged or too large counts as absent.
-    pub(super) fn read(elf: &Elf<'_>) -> Self {
+    /// Reads the tables of a file, and of its separate debug file, which lists more. One that is damaged or
+    /// too large counts as absent.
+    pub(super) fn read(elf: &Elf<'_>, debug_file: Option<&Elf<'_>>) -> Self {
         let mut table = Self::default();
         let code = elf.sections.iter().filter(|section| section.is_code());
         table.code = code
             .map(|section| (section.address, section.address.saturating_add(section.size)))
             .collect();
         table.code.sort_unstable();
-        for kind in [elf::SHT_SYMTAB.0, elf::SHT_DYNSYM.0] {
-            for section in elf.sections.iter().filter(|section| section.kind == kind) {
-                let before = table.symbols.len();
-                if let Err(error) = table.read_section(elf, section) {
-                    tracing::debug!(%error, "symbol table not used");
-                    table.missing = Some(match error {
-                        ForeignFileError::Limit { .. } => UnnamedReason::Limit,
-                        _ => UnnamedReason::NotReadable,
-                    });
-                    table.symbols.truncate(before);
-                }
-                table.complete |= kind == elf::SHT_SYMTAB.0 && table.symbols.len() > before;
+        for (elf, in_debug_file) in [(Some(elf), false), (debug_file, true)] {
+            let Some(elf) = elf else { continue };
+            table.read_file(elf, in_debug_file);
+        }
+        for plt::Stub { start, size, name_offset } in plt::stubs(elf) {
+            if table.symbols.len() < SYMBOLS_PER_FILE_MAX {
+                let rank = Rank::Stub;
+                let stub =
+                    Symbol { start, size, reach: 0, name_offset, rank, in_debug_file: false };
+                table.symbols.push(stub);
             }
         }
         table.symbols.sort_unstable_by_key(|symbol| {
-            (symbol.start, Reverse(symbol.size), symbol.rank, symbol.name_offset)
+            let place = (symbol.in_debug_file, symbol.name_offset);
+            (symbol.start, Reverse(symbol.size), symbol.rank, place)
         });
         let mut reach = 0;
         for symbol in &mut table.symbols {
@@ -81,6 +88,23 @@ impl SymbolTable {
         }
         table.symbols.shrink_to_fit();
         table
+    }
+
+    fn read_file(&mut self, elf: &Elf<'_>, in_debug_file: bool) {
+        for kind in [elf::SHT_SYMTAB.0, elf::SHT_DYNSYM.0] {
+            for section in elf.sections.iter().filter(|section| section.kind == kind) {
+                let before = self.symbols.len();
+                if let Err(error) = self.read_section(elf, section, in_debug_file) {
+                    tracing::debug!(%error, "symbol table not used");
+                    self.missing = Some(match error {
+                        ForeignFileError::Limit { .. } => UnnamedReason::Limit,
+                        _ => UnnamedReason::NotReadable,
+                    });
+                    self.symbols.truncate(before);
+                }
+                self.complete |= kind == elf::SHT_SYMTAB.0 && self.symbols.len() > before;
+            }
+        }
     }
 
     /// Why an address that is not found is not found.
@@ -93,7 +117,16 @@ impl SymbolTable {
         self.symbols.len() * size_of::<Symbol>() + self.code.len() * 16
     }
 
-    fn read_section(&mut self, elf: &Elf<'_>, section: &Section) -> Result<(), ForeignFileError> {
+    fn read_section(
+        &mut self,
+        elf: &Elf<'_>,
+        section: &Section,
+        in_debug_file: bool,
+    ) -> Result<(), ForeignFileError> {
+        // A debug file keeps the headers of what it leaves out.
+        if section.kind == elf::SHT_NOBITS.0 {
+            return Ok(());
+        }
         let index = usize::try_from(section.link).unwrap_or(usize::MAX);
         let Some(&strings) = elf.sections.get(index) else { return Ok(()) };
         let count = section.size / SYMBOL_BYTES as u64;
@@ -105,7 +138,7 @@ impl SymbolTable {
             let bytes = elf.source().read("symbols", offset, length, length)?;
             let (entries, _) = bytes.as_chunks::<SYMBOL_BYTES>();
             for entry in entries {
-                let Some(symbol) = parse(entry, elf, &strings) else { continue };
+                let Some(symbol) = parse(entry, elf, &strings, in_debug_file) else { continue };
                 if self.symbols.len() >= SYMBOLS_PER_FILE_MAX {
                     let max = SYMBOLS_PER_FILE_MAX as u64;
                     return Err(ForeignFileError::Limit { what: "symbols of one file", max });
@@ -123,17 +156,27 @@ impl SymbolTable {
     }
 
     /// The linkage name of the function at `address`.
-    pub(super) fn find(&self, source: Source<'_>, address: u64) -> Option<String> {
+    pub(super) fn find(
+        &self,
+        elf: &Elf<'_>,
+        debug_file: Option<&Elf<'_>>,
+        address: u64,
+    ) -> Option<String> {
         let section = self.section_of(address)?;
         let after = self.symbols.partition_point(|symbol| symbol.start <= address);
-        let candidates =
-            self.sized(after, address).or_else(|| self.unsized_before(after, address, section))?;
+        let candidates = self
+            .sized(after, address)
+            .or_else(|| self.unsized_before(elf, after, address, section))?;
         let names = candidates.iter().filter_map(|symbol| {
-            let name = clean(source.string_at(symbol.name_offset)?)?;
+            let file = if symbol.in_debug_file { debug_file? } else { elf };
+            let mut name = clean(file.source().string_at(symbol.name_offset)?)?;
+            if symbol.rank == Rank::Stub {
+                name.push_str("@plt");
+            }
             let underscores = name.bytes().take_while(|&byte| byte == b'_').count();
             Some((
                 symbol.rank == Rank::LocalFunction,
-                symbol.rank == Rank::Untyped,
+                symbol.rank >= Rank::Untyped,
                 underscores,
                 symbol.rank,
                 name.len(),
@@ -158,12 +201,27 @@ impl SymbolTable {
         aliases.get(..count)
     }
 
-    /// The symbols without size that start last before `address`, if nothing else lies between.
-    fn unsized_before(&self, after: usize, address: u64, section: (u64, u64)) -> Option<&[Symbol]> {
+    /// The symbols without size that start last before `address`, if nothing else lies between. Where call
+    /// frame information says where the function begins and ends, they must lie in it; a table of exported
+    /// symbols alone names only what begins where a function does.
+    fn unsized_before(
+        &self,
+        elf: &Elf<'_>,
+        after: usize,
+        address: u64,
+        section: (u64, u64),
+    ) -> Option<&[Symbol]> {
         let before = self.symbols.get(..after)?;
         let last = before.last()?;
-        let near = address.checked_sub(last.start)? < SYMBOL_UNSIZED_BYTES_MAX;
-        if !self.complete || !near || last.start < section.0 || last.size != 0 {
+        if last.start < section.0 || last.size != 0 {
+            return None;
+        }
+        let allowed = match functions::containing(elf, address) {
+            Some(function) if self.complete => function.contains(&last.start),
+            Some(function) => function.start == last.start,
+            None => self.complete && address.checked_sub(last.start)? < SYMBOL_UNSIZED_BYTES_MAX,
+        };
+        if !allowed {
             return None;
         }
         let first = before.partition_point(|symbol| symbol.start < last.start);
@@ -181,7 +239,7 @@ impl SymbolTable {
 }
 
 /// Takes a symbol that may name code.
-fn parse(entry: &[u8], elf: &Elf<'_>, strings: &Section) -> Option<Symbol> {
+fn parse(entry: &[u8], elf: &Elf<'_>, strings: &Section, in_debug_file: bool) -> Option<Symbol> {
     let name = u64::from(u32_at(entry, 0)?);
     let info = *entry.get(4)?;
     let section_index = u16_at(entry, 6)?;
@@ -209,7 +267,7 @@ fn parse(entry: &[u8], elf: &Elf<'_>, strings: &Section) -> Option<Symbol> {
     };
     let size = size.min(end - start);
     let name_offset = strings.offset.checked_add(name)?;
-    Some(Symbol { start, size, reach: 0, name_offset, rank })
+    Some(Symbol { start, size, reach: 0, name_offset, rank, in_debug_file })
 }
 
 /// A name without its version (`sem_destroy@@GLIBC_2.17`); nothing if it is empty.

@@ -3,8 +3,12 @@
 use super::NativeNames;
 use super::recent::Recent;
 use crate::address::{ElfAddr, FileId};
-use object::{Object as _, ObjectSymbol as _};
+use crate::elf::headers::Elf;
+use crate::elf::source::Source;
+use crate::symbolize::UnnamedReason;
+use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::fs::File;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -27,10 +31,13 @@ fn symbol(path: &Path, name: &str) -> (u64, u64) {
     (symbol.address(), symbol.size())
 }
 
+fn open(path: &Path) -> OwnedFd {
+    File::open(path).unwrap().into()
+}
+
 fn names(path: &Path, addresses: &[u64]) -> Vec<Vec<String>> {
     let addresses: Vec<ElfAddr> = addresses.iter().copied().map(ElfAddr).collect();
-    let lines =
-        NativeNames::default().names(FileId(1), &File::open(path).unwrap().into(), &addresses);
+    let lines = NativeNames::default().names(FileId(1), &open(path), None, &addresses);
     let show = |line: crate::elf::SourceLine| {
         let file = line.file.rsplit('/').next().unwrap_or_default().to_owned();
         format!("{} {file}:{}", line.function, line.line)
@@ -131,4 +138,200 @@ fn the_cache_is_bounded_and_keeps_what_is_used() {
         assert!(cache.len() <= 21);
     }
     assert_eq!(cache.get(&500), None);
+}
+
+/// Runs a tool and answers what it printed.
+fn run(tool: &str, arguments: &[&str]) -> String {
+    let output = Command::new(tool).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{tool} {arguments:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// One function per name that the program calls in another file.
+const CALLS: &str = "
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+int (*pointer)(const char *) = puts;
+int main(int c, char **v) { printf(\"%f\", sin(c)); qsort(v, c, 8, 0); return puts(v[0]) + atoi(v[0]); }
+";
+
+#[test]
+fn stubs_bear_the_name_of_what_they_jump_to() {
+    let directory = tempfile::tempdir().unwrap();
+    for layout in [
+        &["-Wl,-z,lazy", "-fcf-protection=none"][..],
+        &["-Wl,-z,lazy", "-Wl,-z,ibtplt", "-fcf-protection=full"],
+        &["-Wl,-z,now", "-fcf-protection=full"],
+        &["-fuse-ld=lld", "-Wl,-z,lazy"],
+        &["-no-pie", "-Wl,-z,lazy"],
+        &["-fno-plt"],
+    ] {
+        let arguments: Vec<&str> = ["-O0", "-fno-builtin"].iter().chain(layout).copied().collect();
+        let arguments: Vec<&str> =
+            arguments.into_iter().chain(["-Wl,--no-as-needed", "-lm"]).collect();
+        let path = compile(directory.path(), CALLS, "gcc", &arguments);
+        // objdump is the second opinion: `0000000000001030 <puts@plt>:`.
+        let listing = run("objdump", &["-d", path.to_str().unwrap()]);
+        let stubs: Vec<(u64, String)> = listing
+            .lines()
+            .filter_map(|line| {
+                let (address, name) = line.strip_suffix(">:")?.split_once(" <")?;
+                let name = name.ends_with("@plt").then_some(name)?;
+                Some((u64::from_str_radix(address, 16).ok()?, name.to_owned()))
+            })
+            .collect();
+        assert!(!stubs.is_empty() || layout.contains(&"-fno-plt"), "{layout:?}: {listing}");
+        for (address, name) in stubs {
+            let expected = [format!("{name} :0")];
+            let found = names(&path, &[address, address + 5]);
+            assert_eq!(found, [&expected, &expected], "{layout:?} {address:#x} {name}");
+        }
+    }
+}
+
+#[test]
+fn a_debug_file_of_this_very_build_names_local_functions() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = "
+        __attribute__((noinline)) static int hidden(int a) { return a * 11 + 1; }
+        int visible(int a) { return hidden(a) + 5; }
+    ";
+    let arguments = ["-O1", "-shared", "-fPIC", "-Wl,--build-id"];
+    let path = compile(directory.path(), source, "gcc", &arguments);
+    let hidden = symbol(&path, "hidden").0;
+    let text = path.to_str().unwrap();
+    let debug = directory.path().join("program.debug");
+    run("objcopy", &["--only-keep-debug", text, debug.to_str().unwrap()]);
+    run("strip", &[text]);
+    run("objcopy", &[&format!("--add-gnu-debuglink={}", debug.display()), text]);
+    let addresses = [ElfAddr(hidden)];
+    let with = |debug: &Path| {
+        let debug = open(debug);
+        let names = NativeNames::default().names(FileId(1), &open(&path), Some(&debug), &addresses);
+        names.into_iter().next().unwrap().map(|lines| lines[0].function.clone())
+    };
+    assert_eq!(with(&debug).as_deref(), Ok("hidden"));
+    assert_eq!(names(&path, &[hidden]), [Vec::<String>::new()]);
+    use crate::elf::ForeignFiles as _;
+    let link = crate::elf::LocalFiles::new().debug_link(&open(&path));
+    assert_eq!(link.as_deref(), Some("program.debug"));
+    // Of another build.
+    std::fs::create_dir(directory.path().join("other")).unwrap();
+    let other =
+        compile(&directory.path().join("other"), &source.replace("11", "12"), "gcc", &arguments);
+    assert_eq!(with(&other), Err(UnnamedReason::NoSymbol));
+}
+
+#[test]
+fn assembly_without_sizes_is_bounded_by_the_function_and_the_section() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = "
+        int main(void) { return 0; }
+        __asm__(\".text\\n\"
+            \".globl first\\n.type first,@function\\nfirst: .cfi_startproc\\n.fill 32,1,0x90\\nret\\n.cfi_endproc\\n\"
+            \".cfi_startproc\\n.fill 32,1,0x90\\nret\\n.cfi_endproc\\n\"
+            \".globl bare\\nbare: .fill 16,1,0x90\\nret\\n\"
+            \".globl next\\nnext: ret\\n\"
+            \".section .other,\\\"ax\\\"\\n.fill 16,1,0x90\\n\");
+    ";
+    let path = compile(directory.path(), source, "gcc", &["-O0"]);
+    let (first, bare, next) =
+        (symbol(&path, "first").0, symbol(&path, "bare").0, symbol(&path, "next").0);
+    let found = names(&path, &[first, first + 32, first + 33, first + 65, bare, bare + 16, next]);
+    let [named, of_bare, of_next] =
+        ["first :0", "bare :0", "next :0"].map(|name| vec![name.to_owned()]);
+    let expected = [
+        named.clone(),
+        named,
+        // A function of its own, which nothing names.
+        vec![],
+        vec![],
+        of_bare.clone(),
+        of_bare,
+        of_next,
+    ];
+    assert_eq!(found, expected);
+    let bytes = std::fs::read(&path).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let other = file.section_by_name(".other").unwrap();
+    assert_eq!(names(&path, &[other.address()]), [Vec::<String>::new()]);
+    // Exported names alone: only what begins where a function begins.
+    let library = compile(directory.path(), source, "gcc", &["-O0", "-shared", "-fPIC"]);
+    let (first, bare) = (symbol(&library, "first").0, symbol(&library, "bare").0);
+    run("strip", &[library.to_str().unwrap()]);
+    let found = names(&library, &[first + 8, first + 40, bare]);
+    assert_eq!(found, [vec!["first :0".to_owned()], vec![], vec![]]);
+}
+
+#[test]
+fn equal_functions_that_share_their_code_have_one_name_always_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = "
+        int zebra(int a) { return a * 3 + 1; }
+        int aardvark(int a) { return a * 3 + 1; }
+        static int __attribute__((used)) a(int a) { return a * 3 + 1; }
+        int main(int c, char **v) { return zebra(c) + aardvark(c) + a(c); }
+    ";
+    let folded = [
+        "-O1",
+        "-fno-inline",
+        "-fno-ipa-icf",
+        "-ffunction-sections",
+        "-fuse-ld=gold",
+        "-Wl,--icf=all",
+    ];
+    let path = compile(directory.path(), source, "gcc", &folded);
+    let [zebra, aardvark] = ["zebra", "aardvark"].map(|name| symbol(&path, name).0);
+    assert_eq!(zebra, aardvark, "the linker folded them");
+    // Global before local, then the shortest.
+    assert_eq!(names(&path, &[zebra]), [["zebra :0"]]);
+}
+
+#[test]
+fn versions_are_no_part_of_a_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("versions");
+    std::fs::write(&script, "V1 { global: shared; local: *; }; V2 { global: shared; };").unwrap();
+    let source = "
+        int old(int a) { return a + 1; }
+        int young(int a) { return a + 2; }
+        __asm__(\".symver old,shared@V1\");
+        __asm__(\".symver young,shared@@V2\");
+    ";
+    let version = format!("-Wl,--version-script={}", script.display());
+    let arguments = ["-O1", "-shared", "-fPIC", &version];
+    let path = compile(directory.path(), source, "gcc", &arguments);
+    let (old, young) = (symbol(&path, "old").0, symbol(&path, "young").0);
+    for stripped in [false, true] {
+        if stripped {
+            run("strip", &[path.to_str().unwrap()]);
+        }
+        let found = names(&path, &[old, young]);
+        assert!(!found.iter().flatten().any(|name| name.contains('@')), "{found:?}");
+        if stripped {
+            assert_eq!(found, [["shared :0"], ["shared :0"]]);
+        }
+        assert_eq!(found.iter().flatten().count(), 2, "{found:?}");
+    }
+}
+
+#[test]
+fn bounds_of_functions_agree_with_the_symbol_table() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = compile(directory.path(), SHORT_NAMES, "gcc", &["-O2"]);
+    let file = open(&path);
+    let elf = Elf::parse(Source::file(file.as_fd()).unwrap()).unwrap();
+    for name in ["f", "g", "d", "main"] {
+        let (start, size) = symbol(&path, name);
+        for address in [start, start + size - 1] {
+            assert_eq!(
+                super::functions::containing(&elf, address),
+                Some(start..start + size),
+                "{name}"
+            );
+        }
+    }
+    assert_eq!(super::functions::containing(&elf, 0), None);
+    assert_eq!(super::functions::containing(&elf, u64::MAX), None);
 }
