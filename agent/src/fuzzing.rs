@@ -55,10 +55,10 @@ pub fn record(bytes: &[u8]) {
 }
 
 fn check_rows(table: &unwind::RowTable) {
-    assert!(table.pcs.is_sorted_by(|a, b| a < b), "rows out of order");
-    assert_eq!(table.pcs.len(), table.rule_indices.len());
-    for index in &table.rule_indices {
-        assert!(usize::from(*index) < table.rules.len(), "a row without a rule");
+    assert!(table.rows().is_sorted_by(|a, b| a.0 < b.0), "rows out of order");
+    assert_eq!(table.rows().count(), table.len());
+    for (_, index) in table.rows() {
+        assert!(usize::from(index) < table.rules().len(), "a row without a rule");
     }
 }
 

@@ -129,8 +129,6 @@ pub const WAITS_MAX: usize = 16_384;
 pub const WAIT_OVERDUE_NS: u64 = 10_000_000_000;
 /// Rows of a table from which on a wait for it is counted apart: a million rows take 0.2 s to compile.
 pub const WAIT_LARGE_ROWS: usize = 500_000;
-/// Bytes of rows that are hashed in one call.
-pub const DIGEST_PIECE_BYTES: usize = 16 << 10;
 /// Threads that compile unwind tables: two, so that one file of a million rows does not hold up others.
 pub const TABLE_WORKERS: usize = 2;
 /// Tables compiled ahead of their load into BPF memory: what waits here is held twice.
@@ -267,6 +265,11 @@ pub const UNWIND_OPERATIONS_MAX: usize = 12;
 /// Bytes of a Go function that are searched for the switch to another stack. The functions that have
 /// one take up to 330.
 pub const GO_SWITCH_BYTES_MAX: u64 = 1024;
+/// Work that the rows of one Go file may take: steps of tables, bytes of names and of code looked at. The
+/// largest programs have 0.4 million functions of ten steps each.
+pub const GO_WORK_MAX: usize = 64 << 20;
+/// Bytes of a Go function's name that tell what it does to the stack; the longest such name has 27.
+pub const GO_SHAPE_NAME_BYTES_MAX: usize = 64;
 /// Go functions of one file. The largest programs known have 0.4 million.
 pub const GO_FUNCTIONS_MAX: u64 = 4 << 20;
 /// Steps of one table of one Go function (stack depth, lines): generated code has tens of thousands.
@@ -283,16 +286,41 @@ pub const GO_SCAN_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of relocations that are searched for the words of Go's module data.
 pub const GO_RELOCATION_BYTES_MAX: u64 = 128 << 20;
 
+/// Bytes of one page of a file that is read entry by entry, in any order.
+pub const SLOTTED_PAGE_BYTES: usize = 4 << 10;
+/// Such pages in memory, for one section: 8 MiB.
+pub const SLOTTED_PAGES_MAX: usize = 2048;
+
 /// Sections of call frame information of one file: BOLT makes two, a linker with `--rosegment` one.
 pub const UNWIND_SECTIONS_MAX: usize = 4;
-/// Bytes of all `.eh_frame` sections of a file, decompressed; of `.debug_frame` likewise. The largest
-/// seen is 60 MB (`ClickHouse`).
-pub const UNWIND_SECTION_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of call frame instructions run for one section, those of a shared CIE counted for each function.
-/// `librustc_driver`'s 107,000 functions take 10 MB.
+/// Bytes of all sections of call frame information of one file. The largest seen are 60 MB (`ClickHouse`),
+/// nine million rows are about 90. Nothing of it is kept in memory.
+pub const UNWIND_SECTION_BYTES_MAX: u64 = 512 << 20;
+/// Bytes of a `.debug_frame` that is stored compressed: it has to be kept in memory.
+pub const UNWIND_DECOMPRESSED_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a section, or of code, that are read at once.
+pub const UNWIND_PIECE_BYTES: u64 = 1 << 20;
+/// Functions of one file that have call frame information, 8 bytes each. The largest seen has 0.16 million.
+pub const UNWIND_FUNCTIONS_MAX: usize = 4 << 20;
+/// Bytes of one function's call frame information. The longest seen have some kilobytes.
+pub const UNWIND_FDE_BYTES_MAX: usize = 1 << 20;
+/// Bytes of what many functions share (a CIE); usually 24.
+pub const UNWIND_CIE_BYTES_MAX: usize = 64 << 10;
+/// Bytes of all of them in one file: `.debug_frame` has one for each object file.
+pub const UNWIND_CIES_BYTES_MAX: usize = 8 << 20;
+/// Bytes of call frame instructions run for one file, those of a shared CIE counted for each function.
+/// `librustc_driver`'s 107,000 functions take 10 MB, nine million rows 90.
 pub const UNWIND_WORK_BYTES_MAX: u64 = 256 << 20;
-/// Rows of one file: an eighth of all rows that the kernel side holds (33.5 million).
-pub const UNWIND_ROWS_PER_FILE_MAX: usize = 4 << 20;
+/// Rows of one file, 75 MB in the kernel and 38 on the way there: a third more than nine million. The
+/// largest file seen has 1.24 million.
+pub const UNWIND_ROWS_PER_FILE_MAX: usize = 12 << 20;
+/// Distinct rules of one file: five times the 785 of the largest, and a quarter of what all files share,
+/// so that one hostile file does not take them all.
+pub const UNWIND_RULES_PER_FILE_MAX: usize = 4096;
+/// Bytes of code that are searched for a C library's code at the roots of stacks: 64 MiB take 10 ms.
+pub const UNWIND_KNOWN_CODE_BYTES_MAX: u64 = 64 << 20;
+/// Places that such code is found at; a program has two.
+pub const UNWIND_KNOWN_CODE_MAX: usize = 4096;
 /// A gap of more bytes between two functions' call frame information is code without any; a shorter
 /// one is alignment.
 pub const UNWIND_PADDING_BYTES_MAX: u64 = 15;

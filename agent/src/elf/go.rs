@@ -256,6 +256,11 @@ impl<'e, 'a> GoTable<'e, 'a> {
         self.name_at(function.name)
     }
 
+    /// The function's name if it has at most `bytes_max` bytes.
+    pub(crate) fn short_name(&self, function: &GoFunction, bytes_max: usize) -> Option<String> {
+        self.pages.cursor(self.names.checked_add(u64::from(function.name))?).string(bytes_max)
+    }
+
     fn name_at(&self, offset: u32) -> Option<String> {
         self.string(self.names.checked_add(u64::from(offset))?)
     }

@@ -10,6 +10,7 @@ mod inspect;
 mod local;
 pub(crate) mod notes;
 mod paged;
+pub(crate) mod slotted;
 pub(crate) mod source;
 
 pub use local::LocalFiles;

@@ -218,9 +218,8 @@ static SMALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
 /// Everything that is read of a file. Errors are fine, panics and unsound tables are not.
 fn read_all(bytes: &[u8]) {
     if let Ok(table) = unwind_rows_from_bytes(bytes) {
-        assert_eq!(table.pcs.len(), table.rule_indices.len());
-        assert!(table.pcs.is_sorted_by(|a, b| a < b));
-        assert!(table.rule_indices.iter().all(|&index| usize::from(index) < table.rules.len()));
+        assert!(table.rows().is_sorted_by(|a, b| a.0 < b.0));
+        assert!(table.rows().all(|(_, index)| usize::from(index) < table.rules().len()));
     }
     let mut file = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut file, bytes).unwrap();

@@ -36,7 +36,7 @@ const NOW: [Figure; 13] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 28] = [
+const SINCE_START: [Figure; 31] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -63,6 +63,15 @@ const SINCE_START: [Figure; 28] = [
         counts.tables.processes_refused
     }),
     ("tables_failed", "Files that gave no unwind table", |counts| counts.tables.failed),
+    ("table_entries_damaged", "Functions whose unwind information could not be read", |counts| {
+        counts.tables.entries_damaged
+    }),
+    ("table_functions_left_out", "Functions beyond a limit of one file's unwind table", |counts| {
+        counts.tables.functions_left_out
+    }),
+    ("table_rules_refused", "Unwind rows of files with too many distinct rules", |counts| {
+        counts.tables.rules_refused
+    }),
     ("tables_without_room", "Unwind tables that did not fit", |counts| counts.tables.no_room),
     ("tables_evicted", "Unwind tables removed to make room", |counts| counts.tables.evicted),
     ("tables_returned", "Unwind tables asked for again after their removal", |counts| {

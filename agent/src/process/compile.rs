@@ -4,7 +4,7 @@
 use crate::address::FileId;
 use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
-use crate::limits::{DIGEST_PIECE_BYTES, FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
+use crate::limits::{FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
 use crate::unwind::RowTable;
 use agent_ebpf::UnwindRule;
 use sha2::{Digest as _, Sha256};
@@ -52,24 +52,13 @@ impl Unwound {
     #[must_use]
     pub fn new(rows: RowTable) -> Self {
         let mut hash = Sha256::new();
-        let RowTable { base, pcs, rule_indices, rules } = &rows;
-        for length in [pcs.len(), rule_indices.len(), rules.len()] {
+        // Equal rows have equal bytes: each number is packed in one way only.
+        for length in [rows.len(), rows.packed().len(), rows.rules().len()] {
             hash.update((length as u64).to_le_bytes());
         }
-        hash.update(base.to_le_bytes());
-        // In pieces: one call for each number would cost more than the hash.
-        let mut piece = Vec::with_capacity(DIGEST_PIECE_BYTES);
-        for pcs in pcs.chunks(DIGEST_PIECE_BYTES / size_of::<u32>()) {
-            piece.clear();
-            piece.extend(pcs.iter().flat_map(|pc| pc.to_le_bytes()));
-            hash.update(&piece);
-        }
-        for indices in rule_indices.chunks(DIGEST_PIECE_BYTES / size_of::<u16>()) {
-            piece.clear();
-            piece.extend(indices.iter().flat_map(|index| index.to_le_bytes()));
-            hash.update(&piece);
-        }
-        for rule in rules {
+        hash.update(rows.base().to_le_bytes());
+        hash.update(rows.packed());
+        for rule in rows.rules() {
             hash.update(rule_bytes(rule));
         }
         let digest = RowDigest(hash.finalize().into());

@@ -176,15 +176,11 @@ impl ForeignFiles for FakeFiles {
         // What lies below `/copy` has the rows of what it is a copy of.
         let name = path.strip_prefix("/copy").unwrap_or(&path);
         let size = name.bytes().fold(0, |sum, byte| (sum * 31 + u32::from(byte)) % 0xffff);
-        Ok(RowTable {
-            base: 0,
-            pcs: vec![0, 0x1000 + size],
-            rule_indices: vec![0, 1],
-            rules: vec![
-                UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::RspOffset) },
-                UnwindRule::plain(RuleKind::NoInfo),
-            ],
-        })
+        let rules = vec![
+            UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::RspOffset) },
+            UnwindRule::plain(RuleKind::NoInfo),
+        ];
+        Ok(RowTable::new(0, rules, [(0, 0), (0x1000 + size, 1)]).unwrap())
     }
 
     fn names_with(

@@ -84,6 +84,12 @@ pub struct PublishCounts {
     pub shared: u64,
     /// Files without a table: nothing in them can be understood.
     pub failed: u64,
+    /// Entries of call frame information, and functions of Go's tables, that could not be read.
+    pub entries_damaged: u64,
+    /// Functions, or sections of them, that a limit for one file left out of its table.
+    pub functions_left_out: u64,
+    /// Rows without their rule, because a file has more distinct ones than it may.
+    pub rules_refused: u64,
     /// Times that a table did not fit, although everything that was not in use was removed.
     pub no_room: u64,
     /// Tables removed to make room.

@@ -1,130 +1,186 @@
-//! Puts the rows of many functions, in any order and from several sources, into one sorted [`RowTable`].
-//! Not where the rows come from.
+//! Puts the rows of functions, which come in the order of their addresses, one behind the other into a
+//! [`RowTable`]: fills gaps, joins rows that say the same, closes the root. Not where the rows come from.
 
-use super::RowTable;
-use crate::elf::{ExecutableSegment, ForeignFileError};
-use crate::limits::{GO_PADDING_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_ROWS_PER_FILE_MAX};
+use super::RowLosses;
+use super::table::{PackedRows, RowTable};
+use crate::elf::ExecutableSegment;
+use crate::limits::{
+    GO_PADDING_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_ROWS_PER_FILE_MAX,
+    UNWIND_RULES_PER_FILE_MAX,
+};
 use agent_ebpf::{RuleKind, UnwindRule};
 use hashbrown::HashMap;
 use std::ops::Range;
 
-/// Who says it; where two speak of the same function, the lower one is believed.
+/// Who says it; where two speak of the same function, the lower one is to come first and is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Origin {
-    /// Known from the ABI: the entry function has no caller.
-    Entry,
     /// Go's own tables.
     Go,
-    /// `.eh_frame`.
-    EhFrame,
-    /// `.debug_frame`.
-    DebugFrame,
+    /// Call frame information.
+    Frames,
+    /// Known from the code itself.
+    Known,
 }
 
-/// One function: addresses relative to the base, and its rows in `Builder::rows`.
-#[derive(Clone, Debug)]
-struct Function {
-    start: u32,
-    end: u32,
-    origin: Origin,
-    rows: Range<usize>,
+/// Code that is understood although nothing in the file describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct KnownCode {
+    pub(super) range: Range<u64>,
+    pub(super) rule: UnwindRule,
 }
 
-/// Collects functions.
+/// Takes functions in the order of their addresses.
 #[derive(Debug)]
 pub(super) struct Builder {
     base: u64,
     segments: Vec<ExecutableSegment>,
-    functions: Vec<Function>,
-    rows: Vec<(u32, u16)>,
+    /// Where a program begins, which nobody called.
+    entry: Option<u64>,
+    /// Last one first.
+    known: Vec<KnownCode>,
+    table: TableWriter,
     rules: RuleSet,
+    /// Rows of the function that is being added.
+    rows: Vec<(u32, u16)>,
+    /// First address that no function so far has.
+    covered: u32,
+    before: Origin,
+    pub(super) losses: RowLosses,
 }
 
 impl Builder {
     /// Takes the executable segments, ascending by address. Rows outside of them are not kept.
     pub(super) fn new(segments: Vec<ExecutableSegment>) -> Self {
         let base = segments.first().map_or(0, |segment| segment.address.0);
-        Self { base, segments, functions: Vec::new(), rows: Vec::new(), rules: RuleSet::default() }
+        let mut rules = RuleSet::default();
+        let no_info = rules.intern(UnwindRule::plain(RuleKind::NoInfo), &mut 0);
+        let mut table = TableWriter::default();
+        table.push(0, no_info);
+        Self {
+            base,
+            segments,
+            entry: None,
+            known: Vec::new(),
+            table,
+            rules,
+            rows: Vec::new(),
+            covered: 0,
+            before: Origin::Known,
+            losses: RowLosses::default(),
+        }
     }
 
-    /// Opens a function at `[start, end)`; nothing if it is empty or not inside one executable segment
-    /// (the linker leaves such records for functions that it threw away).
+    /// ELF address that rows are relative to.
+    pub(super) const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Says where the program begins, and that the code there ends behind `bytes_max` where nothing else
+    /// bounds it.
+    pub(super) fn set_entry(&mut self, entry: u64, bytes_max: u64) {
+        self.entry = Some(entry);
+        let range = entry..entry.saturating_add(bytes_max);
+        self.add_known([KnownCode { range, rule: UnwindRule::plain(RuleKind::End) }]);
+    }
+
+    /// Adds code that is used where no function describes it. Before the first function.
+    pub(super) fn add_known(&mut self, known: impl IntoIterator<Item = KnownCode>) {
+        self.known.extend(known);
+        self.known.sort_by_key(|known| std::cmp::Reverse(known.range.start));
+    }
+
+    /// The function's place as (start, end) relative to the base; nothing if it is empty or not inside one
+    /// executable segment (the linker leaves such records for functions that it threw away).
+    pub(super) fn place(&self, range: &Range<u64>) -> Option<(u32, u32)> {
+        if range.is_empty() {
+            return None;
+        }
+        let segment = self.segment_end(range.start)?;
+        (range.end <= segment).then_some(())?;
+        Some((self.relative(range.start)?, self.relative(range.end)?))
+    }
+
+    /// The end of the executable segment that `address` lies in.
+    fn segment_end(&self, address: u64) -> Option<u64> {
+        self.segments.iter().find_map(|segment| {
+            let end = segment.address.0.saturating_add(segment.size);
+            (segment.address.0..end).contains(&address).then_some(end)
+        })
+    }
+
+    /// 32 bits, without the last number, which stands for an unused row.
+    fn relative(&self, address: u64) -> Option<u32> {
+        let pc = u32::try_from(address.checked_sub(self.base)?).ok()?;
+        (pc < u32::MAX).then_some(pc)
+    }
+
+    /// Opens a function; nothing if it has no place or the functions before have said all about it.
     pub(super) fn function(
         &mut self,
         range: Range<u64>,
         origin: Origin,
-    ) -> Result<Option<FunctionRows<'_>>, ForeignFileError> {
-        let inside = self.segments.iter().any(|segment| {
-            let start = segment.address.0;
-            start <= range.start && range.end <= start.saturating_add(segment.size)
-        });
-        if range.is_empty() || !inside {
-            return Ok(None);
+    ) -> Option<FunctionRows<'_>> {
+        let (start, end) = self.place(&range)?;
+        self.fill_until(range.start);
+        if end <= self.covered {
+            return None;
         }
-        let start = relative(self.base, range.start)?;
-        let end = relative(self.base, range.end)?;
-        Ok(Some(FunctionRows { first: self.rows.len(), builder: self, start, end, origin }))
+        self.rows.clear();
+        Some(FunctionRows { builder: self, start, end, origin })
     }
 
-    /// The function that contains `address`: its range, and whether one of its rows has no caller.
-    pub(super) fn containing(&self, address: u64) -> Option<(Range<u64>, bool)> {
-        let at = relative(self.base, address).ok()?;
-        let function =
-            self.functions.iter().find(|function| (function.start..function.end).contains(&at))?;
-        let rows = self.rows.get(function.rows.clone()).unwrap_or_default();
-        let end = UnwindRule::plain(RuleKind::End);
-        let ends = rows.iter().any(|&(_, rule)| self.rules.get(rule) == Some(end));
-        let start = self.base.saturating_add(u64::from(function.start));
-        let stop = self.base.saturating_add(u64::from(function.end));
-        Some((start..stop, ends))
+    /// Adds known code that lies before `address`, behind all functions so far.
+    fn fill_until(&mut self, address: u64) {
+        while let Some(KnownCode { range, rule }) =
+            self.known.pop_if(|known| known.range.start < address)
+        {
+            let start = range.start;
+            let end = self.segment_end(start).map_or(start, |end| end.min(range.end).min(address));
+            let Some((start, end)) = self.place(&(start..end)) else { continue };
+            if start >= self.covered {
+                let rule = self.rules.intern(rule, &mut self.losses.rules_refused);
+                self.rows.clear();
+                self.rows.push((start, rule));
+                self.emit(start, end, Origin::Known);
+            }
+        }
     }
 
-    /// The end of the executable segment that `address` is in, or the next known function's start.
-    pub(super) fn bound_after(&self, address: u64) -> Option<u64> {
-        let segment = self.segments.iter().find_map(|segment| {
-            let end = segment.address.0.saturating_add(segment.size);
-            (segment.address.0..end).contains(&address).then_some(end)
-        })?;
-        let at = relative(self.base, address).ok()?;
-        let next = self.functions.iter().map(|function| function.start).filter(|&start| start > at);
-        let next = next.min().map(|start| self.base.saturating_add(u64::from(start)));
-        Some(next.unwrap_or(segment).min(segment))
+    fn emit(&mut self, start: u32, end: u32, origin: Origin) {
+        // One row may fill the gap before, one ends the table.
+        if self.table.len() + self.rows.len() + 2 > UNWIND_ROWS_PER_FILE_MAX {
+            self.losses.left_out += 1;
+            return;
+        }
+        let gap = start.saturating_sub(self.covered);
+        let both_go = origin == Origin::Go && self.before == Origin::Go;
+        let padding = if both_go { GO_PADDING_BYTES_MAX } else { UNWIND_PADDING_BYTES_MAX };
+        if self.covered > 0 && u64::from(gap) > padding {
+            self.table.push(self.covered, NO_INFO);
+        }
+        // Of two functions that overlap the first one keeps what it said.
+        let active = self.rows.partition_point(|&(pc, _)| pc <= self.covered).saturating_sub(1);
+        for &(pc, rule) in self.rows.get(active..).unwrap_or_default() {
+            self.table.push(pc.max(self.covered), rule);
+        }
+        self.covered = end;
+        self.before = origin;
     }
 
-    /// Sorts, fills gaps, joins rows that say the same.
-    pub(super) fn finish(mut self) -> Result<RowTable, ForeignFileError> {
-        let no_info = self.rules.intern(UnwindRule::plain(RuleKind::NoInfo))?;
-        self.functions.sort_by_key(|function| (function.start, function.origin, function.end));
-        let mut table = TableWriter::with_capacity(self.rows.len());
-        let mut covered = 0;
-        let mut before = Origin::Entry;
-        table.push(0, no_info);
-        for function in &self.functions {
-            if function.end <= covered {
-                continue;
-            }
-            let gap = function.start.saturating_sub(covered);
-            let both_go = function.origin == Origin::Go && before == Origin::Go;
-            let padding = if both_go { GO_PADDING_BYTES_MAX } else { UNWIND_PADDING_BYTES_MAX };
-            if covered > 0 && u64::from(gap) > padding {
-                table.push(covered, no_info);
-            }
-            // Of two functions that overlap the first one keeps what it said.
-            let rows = self.rows.get(function.rows.clone()).unwrap_or_default();
-            let active = rows.partition_point(|&(pc, _)| pc <= covered).saturating_sub(1);
-            for &(pc, rule) in rows.get(active..).unwrap_or_default() {
-                table.push(pc.max(covered), rule);
-            }
-            covered = function.end;
-            before = function.origin;
+    /// Ends the table.
+    pub(super) fn finish(mut self) -> RowTable {
+        self.fill_until(u64::MAX);
+        if self.covered > 0 {
+            self.table.push(self.covered, NO_INFO);
         }
-        if covered > 0 {
-            table.push(covered, no_info);
-        }
-        let TableWriter { pcs, rule_indices } = table;
-        Ok(RowTable { base: self.base, pcs, rule_indices, rules: self.rules.rules })
+        let rows = self.table.finish();
+        RowTable::from_parts(self.base, self.rules.rules, rows, self.losses)
     }
 }
+
+/// The number that `Builder::new` gives to `NoInfo`.
+const NO_INFO: u16 = 0;
 
 /// The rows of one function, while they come.
 #[derive(Debug)]
@@ -133,49 +189,49 @@ pub(super) struct FunctionRows<'b> {
     start: u32,
     end: u32,
     origin: Origin,
-    first: usize,
 }
 
 impl FunctionRows<'_> {
     /// Adds a row from `address` on. Addresses must not fall; what lies outside the function is cut.
-    pub(super) fn push(&mut self, address: u64, rule: UnwindRule) -> Result<(), ForeignFileError> {
-        let pc = relative(self.builder.base, address).map_or(self.end, |pc| pc.max(self.start));
+    pub(super) fn push(&mut self, address: u64, rule: UnwindRule) {
+        let Builder { rules, rows, losses, base, .. } = &mut *self.builder;
+        let pc = address.saturating_sub(*base).max(u64::from(self.start));
+        let Ok(pc) = u32::try_from(pc) else { return };
         if pc >= self.end {
-            return Ok(());
+            return;
         }
-        let rule = self.builder.rules.intern(rule)?;
-        let rows = &mut self.builder.rows;
-        let own = rows.get_mut(self.first..).unwrap_or_default();
-        match own.last_mut() {
-            Some(last) if last.1 == rule || last.0 > pc => return Ok(()),
-            Some(last) if last.0 == pc => {
-                last.1 = rule;
-                return Ok(());
-            }
-            _ => {}
+        let rule = rules.intern(rule, &mut losses.rules_refused);
+        match rows.last_mut() {
+            Some(last) if last.1 == rule || last.0 > pc => {}
+            Some(last) if last.0 == pc => last.1 = rule,
+            _ => rows.push((pc, rule)),
         }
-        if rows.len() >= UNWIND_ROWS_PER_FILE_MAX {
-            let max = UNWIND_ROWS_PER_FILE_MAX as u64;
-            return Err(ForeignFileError::Limit { what: "unwind rows of one file", max });
-        }
-        rows.push((pc, rule));
-        Ok(())
     }
 
     /// Forgets the rows so far and says one rule for the whole function.
-    pub(super) fn replace(&mut self, rule: UnwindRule) -> Result<(), ForeignFileError> {
-        self.builder.rows.truncate(self.first);
-        let start = self.builder.base.saturating_add(u64::from(self.start));
-        self.push(start, rule)
+    pub(super) fn replace(&mut self, rule: UnwindRule) {
+        self.builder.rows.clear();
+        self.push(self.builder.base.saturating_add(u64::from(self.start)), rule);
     }
 
     /// Ends the function.
-    pub(super) fn finish(self) {
-        let Self { builder, start, end, origin, first } = self;
-        let rows = first..builder.rows.len();
-        if !rows.is_empty() {
-            builder.functions.push(Function { start, end, origin, rows });
+    pub(super) fn finish(mut self) {
+        let end = UnwindRule::plain(RuleKind::End);
+        let first = self.builder.base.saturating_add(u64::from(self.start));
+        // The entry function was called by nobody, also where its own information does not say so.
+        if self.builder.entry == Some(first) && !self.builder.says(end) {
+            self.replace(end);
         }
+        if !self.builder.rows.is_empty() {
+            self.builder.emit(self.start, self.end, self.origin);
+        }
+    }
+}
+
+impl Builder {
+    /// True if one of the rows of the function that is being added says `rule`.
+    fn says(&self, rule: UnwindRule) -> bool {
+        self.rows.iter().any(|&(_, number)| self.rules.get(number) == Some(rule))
     }
 }
 
@@ -187,18 +243,21 @@ struct RuleSet {
 }
 
 impl RuleSet {
-    fn intern(&mut self, rule: UnwindRule) -> Result<u16, ForeignFileError> {
+    /// The rule's number. Where all numbers are used, that of `Unsupported`, and one more in `refused`.
+    fn intern(&mut self, rule: UnwindRule, refused: &mut u64) -> u16 {
         if let Some(&index) = self.indices.get(&rule) {
-            return Ok(index);
+            return index;
         }
-        let limit = |_| ForeignFileError::Limit {
-            what: "distinct unwind rules of one file",
-            max: agent_ebpf::limits::RULES_MAX as u64,
-        };
-        let index = u16::try_from(self.rules.len()).map_err(limit)?;
+        let unsupported = UnwindRule::plain(RuleKind::Unsupported);
+        // The last number is for `Unsupported`, if it has none yet.
+        if self.rules.len() + 1 >= UNWIND_RULES_PER_FILE_MAX && rule != unsupported {
+            *refused += 1;
+            return self.intern(unsupported, refused);
+        }
+        let index = u16::try_from(self.rules.len()).expect("fewer than UNWIND_RULES_PER_FILE_MAX");
         self.rules.push(rule);
         self.indices.insert(rule, index);
-        Ok(index)
+        index
     }
 
     fn get(&self, index: u16) -> Option<UnwindRule> {
@@ -206,31 +265,44 @@ impl RuleSet {
     }
 }
 
+const _: () = assert!(UNWIND_RULES_PER_FILE_MAX <= u16::MAX as usize);
+
 /// Appends rows, joining neighbours.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct TableWriter {
-    pcs: Vec<u32>,
-    rule_indices: Vec<u16>,
+    rows: PackedRows,
+    /// Rule of the last row in `rows`.
+    written: Option<u16>,
+    /// The row that may still be replaced by another one at the same address.
+    pending: Option<(u32, u16)>,
 }
 
 impl TableWriter {
-    fn with_capacity(rows: usize) -> Self {
-        Self { pcs: Vec::with_capacity(rows), rule_indices: Vec::with_capacity(rows) }
+    fn len(&self) -> usize {
+        self.rows.len() + usize::from(self.pending.is_some())
     }
 
     fn push(&mut self, pc: u32, rule: u16) {
-        if self.pcs.last() == Some(&pc) {
-            self.pcs.pop();
-            self.rule_indices.pop();
+        match self.pending {
+            Some((at, _)) if at == pc => self.pending = None,
+            Some((_, last)) if last == rule => return,
+            _ => self.flush(),
         }
-        if self.rule_indices.last() != Some(&rule) {
-            self.pcs.push(pc);
-            self.rule_indices.push(rule);
+        if self.written != Some(rule) {
+            self.pending = Some((pc, rule));
         }
     }
-}
 
-fn relative(base: u64, address: u64) -> Result<u32, ForeignFileError> {
-    let limit = ForeignFileError::Limit { what: "bytes of code", max: u64::from(u32::MAX) };
-    address.checked_sub(base).and_then(|pc| u32::try_from(pc).ok()).ok_or(limit)
+    fn flush(&mut self) {
+        if let Some((pc, rule)) = self.pending.take() {
+            let ordered = self.rows.push(pc, rule);
+            debug_assert!(ordered, "functions come in the order of their addresses");
+            self.written = Some(rule);
+        }
+    }
+
+    fn finish(mut self) -> PackedRows {
+        self.flush();
+        self.rows
+    }
 }

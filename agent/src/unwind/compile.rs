@@ -1,18 +1,18 @@
 //! Compiles the rows of one file: finds the sections, even where the section table was stripped, asks
 //! each source, closes the root.
 
-use super::RowTable;
-use super::builder::{Builder, Origin};
-use super::cfi::{self, FrameSection};
-use super::go;
+use super::builder::Builder;
+use super::entries::{Entries, Format, FrameSection};
+use super::go::GoRows;
+use super::{RowLosses, RowTable, cfi, known};
 use crate::elf::ForeignFileError;
 use crate::elf::go::GoTable;
 use crate::elf::headers::{Elf, Section};
-use crate::elf::source::{Source, malformed};
+use crate::elf::source::{Source, malformed, u64_at};
 use crate::limits::{
-    ELF_DYNAMIC_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX, UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
+    ELF_DYNAMIC_BYTES_MAX, UNWIND_DECOMPRESSED_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX,
+    UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
 };
-use agent_ebpf::{RuleKind, UnwindRule};
 use object::elf;
 
 /// Compiles the rows of a file in memory, the vDSO.
@@ -27,53 +27,129 @@ pub fn unwind_rows_from_bytes(bytes: &[u8]) -> Result<RowTable, ForeignFileError
 pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileError> {
     let elf = Elf::parse(source)?;
     let mut builder = Builder::new(elf.executable_segments());
-    let mut damaged = 0;
-    for section in eh_frames(&elf)? {
-        damaged += cfi::add_eh_frame(&mut builder, &section)?;
-    }
-    if let Some(section) = elf.section(".debug_frame") {
-        let bytes = elf.section_bytes(".debug_frame", section, UNWIND_SECTION_BYTES_MAX)?;
-        let section = FrameSection { bytes, address: 0, text: 0, got: 0, ends_with_zero: false };
-        damaged += cfi::add_debug_frame(&mut builder, &section)?;
-    }
+    describe_roots(&elf, &mut builder)?;
+    let mut decompressed = Vec::new();
+    let sections = frame_sections(&elf, &mut decompressed, &mut builder.losses)?;
+    let entries = Entries::find(sections, &builder)?;
     // Damaged Go tables cost the Go code, not the C code beside it.
-    match GoTable::find(&elf) {
-        Ok(Some(table)) => damaged += go::add_go(&mut builder, &table)?,
-        Ok(None) => {}
-        Err(error) => tracing::debug!(%error, "Go tables not readable"),
+    let go = match GoTable::find(&elf) {
+        Ok(go) => go,
+        Err(error) => {
+            tracing::debug!(%error, "Go tables not readable");
+            builder.losses.damaged += 1;
+            None
+        }
+    };
+    let table = merge(builder, entries, go.as_ref())?;
+    let losses = table.losses();
+    if losses != RowLosses::default() {
+        tracing::debug!(?losses, "unwind rows of a file are not whole");
     }
-    close_root(&elf, &mut builder)?;
-    if damaged > 0 {
-        tracing::debug!(damaged, "entries of call frame information could not be read");
-    }
-    builder.finish()
+    Ok(table)
 }
 
-/// Every `.eh_frame`. BOLT keeps the original one under another name, for functions it left alone.
-fn eh_frames(elf: &Elf<'_>) -> Result<Vec<FrameSection>, ForeignFileError> {
-    let address_of = |name: &str| elf.section(name).map_or(0, |section| section.address);
-    let text = address_of(".text");
-    let got = address_of(".got");
-    let sections: Vec<&Section> = elf
-        .sections_named(".eh_frame")
-        .chain(elf.sections_named(".bolt.org.eh_frame"))
-        .filter(|section| section.kind != elf::SHT_NOBITS.0)
-        .collect();
-    if sections.is_empty() {
-        return Ok(eh_frame_by_header(elf)?.into_iter().collect());
+/// Adds the functions of all sources in the order of their addresses.
+fn merge(
+    mut builder: Builder,
+    mut entries: Entries<'_>,
+    go: Option<&GoTable<'_, '_>>,
+) -> Result<RowTable, ForeignFileError> {
+    let base = builder.base();
+    let mut compiler = cfi::Compiler::new();
+    let mut go = go.map(|go| GoRows::new(go, &mut builder));
+    for number in 0..entries.len() {
+        let Some(start) = entries.start(number) else { break };
+        let start = base.saturating_add(u64::from(start));
+        if let Some(go) = &mut go {
+            while go.start().is_some_and(|first| first <= start) {
+                go.add(&mut builder);
+            }
+        }
+        compiler.add(&mut builder, &mut entries, number);
     }
-    // One budget for all: headers may repeat, and each may stand for bytes that decompress to much more.
+    if let Some(go) = &mut go {
+        while go.start().is_some() {
+            go.add(&mut builder);
+        }
+    }
+    entries.check()?;
+    builder.losses.damaged += entries.damaged;
+    builder.losses.left_out += entries.left_out;
+    Ok(builder.finish())
+}
+
+/// Every section of call frame information, in the order in which they are believed.
+fn frame_sections<'a>(
+    elf: &Elf<'a>,
+    decompressed: &'a mut Vec<u8>,
+    losses: &mut RowLosses,
+) -> Result<Vec<FrameSection<'a>>, ForeignFileError> {
+    let address_of = |name: &str| elf.section(name).map_or(0, |section| section.address);
+    let base = FrameSection {
+        source: elf.source(),
+        offset: 0,
+        size: 0,
+        address: 0,
+        text: address_of(".text"),
+        got: address_of(".got"),
+        ends_with_zero: false,
+        format: Format::EhFrame,
+    };
+    let mut found = Vec::new();
+    // BOLT keeps the original section under another name, for functions it left alone.
+    let named = elf.sections_named(".eh_frame").chain(elf.sections_named(".bolt.org.eh_frame"));
+    for section in named.filter(|section| section.kind != elf::SHT_NOBITS.0) {
+        let Section { offset, size, address, .. } = *section;
+        found.push(FrameSection { offset, size, address, ..base });
+    }
+    if found.is_empty() {
+        found.extend(eh_frame_by_header(elf, base)?);
+    }
+    if let Some(section) = elf.section(".debug_frame") {
+        let format = Format::DebugFrame;
+        let Section { offset, size, .. } = *section;
+        if section.flags & elf::SHF_COMPRESSED.0 == 0 {
+            found.push(FrameSection { offset, size, format, ..base });
+        } else {
+            let max = UNWIND_DECOMPRESSED_BYTES_MAX;
+            *decompressed = elf.section_bytes(".debug_frame", section, max)?;
+            let source = Source::memory(decompressed);
+            found.push(FrameSection { source, size: source.size(), format, ..base });
+        }
+    }
+    bound(&mut found, losses);
+    Ok(found)
+}
+
+/// Leaves out what lies beyond the file's end, and what is more than one file may have.
+fn bound(sections: &mut Vec<FrameSection<'_>>, losses: &mut RowLosses) {
     let mut left = UNWIND_SECTION_BYTES_MAX;
-    let frames = sections.into_iter().take(UNWIND_SECTIONS_MAX).map(|section| {
-        let bytes = elf.section_bytes(".eh_frame", section, left)?;
-        left = left.saturating_sub(u64::try_from(bytes.len()).unwrap_or(u64::MAX));
-        Ok(FrameSection { bytes, address: section.address, text, got, ends_with_zero: false })
+    let count = sections.len();
+    sections.truncate(UNWIND_SECTIONS_MAX);
+    losses.left_out += (count - sections.len()) as u64;
+    sections.retain_mut(|section| {
+        let FrameSection { source, offset, size, .. } = *section;
+        if offset.checked_add(size).is_none_or(|end| end > source.size()) {
+            losses.damaged += 1;
+            return false;
+        }
+        if section.ends_with_zero {
+            section.size = size.min(left);
+        }
+        let Some(rest) = left.checked_sub(section.size) else {
+            losses.left_out += 1;
+            return false;
+        };
+        left = rest;
+        true
     });
-    frames.collect()
 }
 
 /// `.eh_frame` through `PT_GNU_EH_FRAME`, as the C++ runtime finds it.
-fn eh_frame_by_header(elf: &Elf<'_>) -> Result<Option<FrameSection>, ForeignFileError> {
+fn eh_frame_by_header<'a>(
+    elf: &Elf<'a>,
+    base: FrameSection<'a>,
+) -> Result<Option<FrameSection<'a>>, ForeignFileError> {
     let Some(header) = elf.segment(elf::PT_GNU_EH_FRAME) else {
         return Ok(None);
     };
@@ -91,55 +167,54 @@ fn eh_frame_by_header(elf: &Elf<'_>) -> Result<Option<FrameSection>, ForeignFile
         header.parse(&bases, 8).ok()?.eh_frame_ptr().direct().ok()
     });
     let address = pointer.ok_or_else(|| malformed(".eh_frame_hdr", "no pointer to .eh_frame"))?;
-    let (offset, left) = elf
+    let (offset, size) = elf
         .file_range(address)
         .ok_or_else(|| malformed(".eh_frame_hdr", "points outside of the file"))?;
-    let bytes = elf.source().read(".eh_frame", offset, left, UNWIND_SECTION_BYTES_MAX)?;
-    Ok(Some(FrameSection { bytes, address, text: 0, got: header.address, ends_with_zero: true }))
+    let got = header.address;
+    Ok(Some(FrameSection { offset, size, address, got, ends_with_zero: true, ..base }))
 }
 
-/// True if the kernel starts the file at its entry. Linkers write the start of `.text` there in libraries,
-/// where an ordinary function lies.
-fn is_program(elf: &Elf<'_>) -> bool {
-    /// `DT_FLAGS_1` and its bit `DF_1_PIE` (glibc elf/elf.h), the mark of a static position-independent one.
-    const FLAGS_1: u64 = 0x6fff_fffb;
-    const FLAG_PIE: u64 = 0x0800_0000;
-    if elf.kind == elf::ET_EXEC.0 || elf.segment(elf::PT_INTERP).is_some() {
-        return true;
+/// Tells the builder of the code at the roots of stacks that may have no information of its own.
+fn describe_roots(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFileError> {
+    let dynamic = Dynamic::read(elf);
+    if elf.kind == elf::ET_EXEC.0 || elf.segment(elf::PT_INTERP).is_some() || dynamic.is_program {
+        builder.set_entry(elf.entry, UNWIND_ENTRY_BYTES_MAX);
     }
-    let dynamic = elf.segment(elf::PT_DYNAMIC).and_then(|segment| {
-        let length = segment.file_size.min(ELF_DYNAMIC_BYTES_MAX);
-        elf.source().read("dynamic", segment.offset, length, ELF_DYNAMIC_BYTES_MAX).ok()
-    });
-    let word = |entry: &[u8], at: usize| {
-        let bytes = entry.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
-        bytes.map_or(0, u64::from_le_bytes)
-    };
-    dynamic.is_some_and(|bytes| {
-        let mut entries = bytes.chunks_exact(16);
-        entries.any(|entry| word(entry, 0) == FLAGS_1 && word(entry, 8) & FLAG_PIE != 0)
-    })
-}
-
-/// The entry function was called by nobody. Where its own information does not say so (static musl),
-/// this does.
-fn close_root(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFileError> {
-    if !is_program(elf) {
-        return Ok(());
-    }
-    let range = match builder.containing(elf.entry) {
-        Some((_, true)) => return Ok(()),
-        Some((range, false)) if range.start == elf.entry => range,
-        Some(_) => return Ok(()),
-        None => {
-            let Some(bound) = builder.bound_after(elf.entry) else { return Ok(()) };
-            elf.entry..bound.min(elf.entry.saturating_add(UNWIND_ENTRY_BYTES_MAX))
-        }
-    };
-    let start = range.start;
-    if let Some(mut function) = builder.function(range, Origin::Entry)? {
-        function.push(start, UnwindRule::plain(RuleKind::End))?;
-        function.finish();
-    }
+    let is_static = elf.segment(elf::PT_INTERP).is_none() && !dynamic.needs_others;
+    let (known, cut) = known::find(elf, is_static)?;
+    builder.losses.left_out += u64::from(cut);
+    builder.add_known(known);
+    builder.add_known(known::stubs(elf));
     Ok(())
+}
+
+/// What the dynamic table says of the kind of file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Dynamic {
+    /// The kernel starts the file at its entry. Linkers write the start of `.text` there in libraries,
+    /// where an ordinary function lies.
+    is_program: bool,
+    needs_others: bool,
+}
+
+impl Dynamic {
+    fn read(elf: &Elf<'_>) -> Self {
+        /// `DT_NEEDED`, and `DT_FLAGS_1` with its bit `DF_1_PIE` (glibc elf/elf.h), the mark of a static
+        /// position-independent program.
+        const NEEDED: u64 = 1;
+        const FLAGS_1: u64 = 0x6fff_fffb;
+        const FLAG_PIE: u64 = 0x0800_0000;
+        let mut found = Self::default();
+        let Some(segment) = elf.segment(elf::PT_DYNAMIC) else { return found };
+        let length = segment.file_size.min(ELF_DYNAMIC_BYTES_MAX);
+        let bytes = elf.source().read("dynamic", segment.offset, length, ELF_DYNAMIC_BYTES_MAX);
+        for entry in bytes.unwrap_or_default().as_chunks::<16>().0 {
+            match (u64_at(entry, 0), u64_at(entry, 8)) {
+                (Some(NEEDED), _) => found.needs_others = true,
+                (Some(FLAGS_1), Some(flags)) => found.is_program = flags & FLAG_PIE != 0,
+                _ => {}
+            }
+        }
+        found
+    }
 }

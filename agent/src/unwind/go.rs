@@ -2,9 +2,8 @@
 //! caller is found also where no frame was made: in leaves, prologues and epilogues.
 
 use super::builder::{Builder, Origin};
-use crate::elf::ForeignFileError;
 use crate::elf::go::{FLAG_STACK_SWITCH, FLAG_TOP_FRAME, GoFunction, GoTable, ValueStep};
-use crate::limits::GO_SWITCH_BYTES_MAX;
+use crate::limits::{GO_SHAPE_NAME_BYTES_MAX, GO_SWITCH_BYTES_MAX, GO_WORK_MAX};
 use agent_ebpf::{RuleKind, UnwindRule};
 use std::ops::Range;
 
@@ -24,74 +23,113 @@ enum Shape {
     },
 }
 
-/// Adds the rows of all Go functions; answers how many were damaged.
-pub(super) fn add_go(
-    builder: &mut Builder,
-    table: &GoTable<'_, '_>,
-) -> Result<usize, ForeignFileError> {
-    let mut damaged = 0;
-    let mut steps = Vec::new();
-    for index in 0..table.len() {
-        let Some(function) = table.function(index) else {
-            damaged += 1;
-            continue;
-        };
-        steps.clear();
-        steps.extend(table.stack_depths(&function));
-        add_function(builder, table, &function, &steps)?;
-    }
-    Ok(damaged)
+/// The functions of one file, in the order of their addresses.
+pub(super) struct GoRows<'t, 'e, 'a> {
+    table: &'t GoTable<'e, 'a>,
+    next: u64,
+    current: Option<(GoFunction, Shape)>,
+    steps: Vec<ValueStep>,
+    /// Work left for this file: steps, bytes of names, bytes of code.
+    work: usize,
 }
 
-fn add_function(
-    builder: &mut Builder,
-    table: &GoTable<'_, '_>,
-    function: &GoFunction,
-    steps: &[ValueStep],
-) -> Result<(), ForeignFileError> {
-    let shape = shape(table, function);
-    let end = match (steps.last(), shape) {
-        (Some(last), _) => last.end,
-        (None, Shape::Root) => function.bound,
-        // Marks of the linker, without code.
-        (None, _) => return Ok(()),
-    };
-    let start = match shape {
-        // The kernel "calls" the handler from the first instruction here, so that the address to look
-        // up for the caller of the handler lies one before it.
-        Shape::SignalReturn => function.entry.saturating_sub(1),
-        _ => function.entry,
-    };
-    let Some(mut rows) = builder.function(start..end, Origin::Go)? else { return Ok(()) };
-    match shape {
-        Shape::Root => rows.push(start, UnwindRule::plain(RuleKind::End))?,
-        Shape::SignalReturn => rows.push(start, UnwindRule::plain(RuleKind::Signal))?,
-        Shape::Plain | Shape::Switch { .. } => {
-            let saved = SavedRbp::find(table, steps);
-            let switch = match shape {
-                Shape::Switch { beyond } => {
-                    let at = stack_switch(table, function.entry..end);
-                    at.map(|at| (at, beyond))
+impl<'t, 'e, 'a> GoRows<'t, 'e, 'a> {
+    pub(super) fn new(table: &'t GoTable<'e, 'a>, builder: &mut Builder) -> Self {
+        let (steps, work) = (Vec::new(), GO_WORK_MAX);
+        let mut rows = Self { table, next: 0, current: None, steps, work };
+        rows.advance(builder);
+        rows
+    }
+
+    /// First address of the function that is added next.
+    pub(super) fn start(&self) -> Option<u64> {
+        let (function, shape) = self.current.as_ref()?;
+        Some(match shape {
+            // The kernel "calls" the handler from the first instruction here, so that the address to
+            // look up for the caller of the handler lies one before it.
+            Shape::SignalReturn => function.entry.saturating_sub(1),
+            _ => function.entry,
+        })
+    }
+
+    fn advance(&mut self, builder: &mut Builder) {
+        let before = self.current.take().map_or(0, |(function, _)| function.entry);
+        while self.next < self.table.len() {
+            if self.work == 0 {
+                builder.losses.left_out += self.table.len() - self.next;
+                return;
+            }
+            self.work -= 1;
+            let function = self.table.function(self.next);
+            self.next += 1;
+            // The linker sorts them, for the runtime's own search.
+            match function.filter(|function| function.entry >= before) {
+                Some(function) => {
+                    let shape = shape(self.table, &function, &mut self.work);
+                    self.current = Some((function, shape));
+                    return;
                 }
-                _ => None,
-            };
-            for step in steps {
-                for (address, rule) in step_rules(*step, saved, switch).into_iter().flatten() {
-                    rows.push(address, rule)?;
-                }
+                None => builder.losses.damaged += 1,
             }
         }
     }
-    rows.finish();
-    Ok(())
+
+    /// Adds the rows of the function that is next.
+    pub(super) fn add(&mut self, builder: &mut Builder) {
+        let (Some((function, shape)), Some(start)) = (self.current, self.start()) else { return };
+        self.steps.clear();
+        self.steps.extend(self.table.stack_depths(&function).take(self.work));
+        self.work -= self.steps.len();
+        self.add_function(builder, &function, shape, start);
+        self.advance(builder);
+    }
+
+    fn add_function(
+        &mut self,
+        builder: &mut Builder,
+        function: &GoFunction,
+        shape: Shape,
+        start: u64,
+    ) {
+        let Self { table, steps, work, .. } = self;
+        let end = match (steps.last(), shape) {
+            (Some(last), _) => last.end,
+            (None, Shape::Root) => function.bound,
+            // Marks of the linker, without code.
+            (None, _) => return,
+        };
+        let Some(mut rows) = builder.function(start..end, Origin::Go) else { return };
+        match shape {
+            Shape::Root => rows.push(start, UnwindRule::plain(RuleKind::End)),
+            Shape::SignalReturn => rows.push(start, UnwindRule::plain(RuleKind::Signal)),
+            Shape::Plain | Shape::Switch { .. } => {
+                let saved = SavedRbp::find(table, steps);
+                let switch = match shape {
+                    Shape::Switch { beyond } => {
+                        let at = stack_switch(table, function.entry..end, work);
+                        at.map(|at| (at, beyond))
+                    }
+                    _ => None,
+                };
+                for step in steps {
+                    for (address, rule) in step_rules(*step, saved, switch).into_iter().flatten() {
+                        rows.push(address, rule);
+                    }
+                }
+            }
+        }
+        rows.finish();
+    }
 }
 
 /// Names decide only where flags cannot (Go 1.16 has none, and `mcall` has no flag of its own).
-fn shape(table: &GoTable<'_, '_>, function: &GoFunction) -> Shape {
+fn shape(table: &GoTable<'_, '_>, function: &GoFunction, work: &mut usize) -> Shape {
     if function.flags == 0 && table.has_flags() {
         return Shape::Plain;
     }
-    let name = table.name(function).unwrap_or_default();
+    // A longer name is none of these.
+    let name = table.short_name(function, GO_SHAPE_NAME_BYTES_MAX).unwrap_or_default();
+    *work = work.saturating_sub(GO_SHAPE_NAME_BYTES_MAX);
     match name.as_str() {
         "runtime.goexit" | "runtime.mstart" | "runtime.rt0_go" => return Shape::Root,
         // Marked as a top frame, since Go's own walk does not cross signals; ours does.
@@ -186,8 +224,10 @@ fn step_rules(
 
 /// The address behind the first instruction that loads rsp: `mov disp8(%reg),%rsp` (a saved stack
 /// pointer) or `mov %reg,%rsp`, but not `mov %rbp,%rsp`, which only drops the frame.
-fn stack_switch(table: &GoTable<'_, '_>, code: Range<u64>) -> Option<u64> {
-    let end = code.end.min(code.start.saturating_add(GO_SWITCH_BYTES_MAX));
+fn stack_switch(table: &GoTable<'_, '_>, code: Range<u64>, work: &mut usize) -> Option<u64> {
+    let left = (*work as u64).min(GO_SWITCH_BYTES_MAX);
+    let end = code.end.min(code.start.saturating_add(left));
+    *work = work.saturating_sub(usize::try_from(end.saturating_sub(code.start)).unwrap_or(*work));
     (code.start..end.saturating_sub(3)).find_map(|at| {
         let [rex, opcode, operands, _] = table.code::<4>(at)?;
         let loaded =

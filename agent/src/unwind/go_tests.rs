@@ -113,7 +113,7 @@ fn rows_agree_with_gos_own_dwarf() {
         }
         eprintln!(
             "{package} {arguments:?}: {same} rows the same, {special} special, {} rows",
-            table.pcs.len()
+            table.len()
         );
         assert!(same > 10_000 && special < 200, "{package} {arguments:?}: {same}, {special}");
     }

@@ -26,7 +26,7 @@ impl RowFigures {
         let start = Instant::now();
         let table = unwind_rows(Source::file(file.as_fd())?)?;
         let time = start.elapsed();
-        Ok(Self { rows: table.pcs.len(), rules: table.rules.len(), time })
+        Ok(Self { rows: table.len(), rules: table.rules().len(), time })
     }
 
     /// Rows compiled in one second.

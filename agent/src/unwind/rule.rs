@@ -2,7 +2,7 @@
 //! follow, and `Unsupported` for everything else, never a guess. System V ABI for x86-64.
 
 use crate::limits::UNWIND_OPERATIONS_MAX;
-use agent_ebpf::{RuleKind, UnwindRule};
+use agent_ebpf::{REGISTERS, RuleKind, UnwindRule};
 use gimli::{
     CfaRule, EndianSlice, Expression, LittleEndian, Operation, Register, RegisterRule,
     UnwindExpression, UnwindSection, UnwindTableRow,
@@ -32,14 +32,29 @@ pub(super) fn translate<'a, S: UnwindSection<Bytes<'a>>>(
     if signal {
         return signal_rule(section, row).unwrap_or(UNSUPPORTED);
     }
-    match row.register(return_address) {
-        Some(RegisterRule::Undefined) => return UnwindRule::plain(RuleKind::End),
-        Some(RegisterRule::Offset(RETURN_ADDRESS_OFFSET)) if return_address == RETURN_ADDRESS => {}
-        _ => return UNSUPPORTED,
+    if return_address != RETURN_ADDRESS {
+        return UNSUPPORTED;
     }
-    cfa_rule(section, row.cfa())
-        .and_then(|rule| with_rbp(section, rule, row.register(RBP)))
-        .unwrap_or(UNSUPPORTED)
+    let rule = match row.register(return_address) {
+        Some(RegisterRule::Undefined) => return UnwindRule::plain(RuleKind::End),
+        Some(RegisterRule::Offset(RETURN_ADDRESS_OFFSET)) => cfa_rule(section, row.cfa()),
+        Some(RegisterRule::Register(register)) => return_register_rule(row.cfa(), register),
+        _ => None,
+    };
+    rule.and_then(|rule| with_rbp(section, rule, row.register(RBP))).unwrap_or(UNSUPPORTED)
+}
+
+/// The return address was taken off the stack into a register (vfork of the C library).
+fn return_register_rule(cfa: &CfaRule<usize>, register: Register) -> Option<UnwindRule> {
+    let CfaRule::RegisterAndOffset { register: RSP, offset } = *cfa else { return None };
+    let offset = i32::try_from(offset).ok()?;
+    let addend = general(register)?;
+    Some(UnwindRule { offset, addend, ..UnwindRule::plain(RuleKind::ReturnRegister) })
+}
+
+/// The number of a general register, as rules name it.
+fn general(register: Register) -> Option<i32> {
+    (usize::from(register.0) < REGISTERS).then_some(i32::from(register.0))
 }
 
 fn cfa_rule<'a, S: UnwindSection<Bytes<'a>>>(
@@ -49,7 +64,11 @@ fn cfa_rule<'a, S: UnwindSection<Bytes<'a>>>(
     let (kind, offset, addend) = match *cfa {
         CfaRule::RegisterAndOffset { register: RSP, offset } => (RuleKind::RspOffset, offset, 0),
         CfaRule::RegisterAndOffset { register: RBP, offset } => (RuleKind::RbpOffset, offset, 0),
-        CfaRule::RegisterAndOffset { .. } => return None,
+        // Assembly, and the first instructions of functions that align their frame: none of them makes
+        // a call before the CFA is found in another way. glibc's `_dl_runtime_resolve` is the exception.
+        CfaRule::RegisterAndOffset { register, offset } => {
+            (RuleKind::LeafRegister, offset, i64::from(general(register)?))
+        }
         CfaRule::Expression(expression) => cfa_expression(section, expression)?,
     };
     let offset = i32::try_from(offset).ok()?;

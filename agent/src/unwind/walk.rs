@@ -103,16 +103,9 @@ mod tests {
     /// Two functions: frames of 32 bytes, and the outermost one.
     fn rows() -> RowTable {
         let frame = UnwindRule { offset: 32, rbp: -2, ..UnwindRule::plain(RuleKind::RspOffset) };
-        RowTable {
-            base: 0x1000,
-            pcs: vec![0x10, 0x20, 0x30],
-            rule_indices: vec![0, 1, 2],
-            rules: vec![
-                frame,
-                UnwindRule::plain(RuleKind::End),
-                UnwindRule::plain(RuleKind::NoInfo),
-            ],
-        }
+        let rules =
+            vec![frame, UnwindRule::plain(RuleKind::End), UnwindRule::plain(RuleKind::NoInfo)];
+        RowTable::new(0x1000, rules, [(0x10, 0), (0x20, 1), (0x30, 2)]).unwrap()
     }
 
     fn copied(words: &[u64]) -> CopiedStack {

@@ -109,15 +109,14 @@ impl Tables {
     pub fn insert(&mut self, table: &RowTable) -> Result<TableId, BpfError> {
         check(table)?;
         let now = monotonic_now();
-        let numbers = self.intern(&table.rules, now)?;
+        let numbers = self.intern(table.rules(), now)?;
         let lead = needs_lead(table).then_some((0, 0));
-        let rows = table.pcs.iter().zip(&table.rule_indices);
-        let rows = rows.map(|(pc, index)| (*pc, numbers[usize::from(*index)]));
+        let rows = table.rows().map(|(pc, index)| (pc, numbers[usize::from(index)]));
         match self.rows.write(lead.into_iter().chain(rows), chunks_of(table), now) {
             Ok(chunks) => {
                 let id = TableId(self.next_table);
                 self.next_table = self.next_table.wrapping_add(1);
-                let (rows, base) = (table.pcs.len(), table.base);
+                let (rows, base) = (table.len(), table.base());
                 let table =
                     Table { chunks, rows, base, rules: numbers, layouts: 0, removed: false };
                 self.tables.insert(id, table);
@@ -332,12 +331,12 @@ pub fn chunks_in(bytes: u64) -> usize {
 /// Chunks that a table takes: the unit in which memory is given out, however few rows fill it.
 #[must_use]
 pub fn chunks_of(table: &RowTable) -> usize {
-    (table.pcs.len() + usize::from(needs_lead(table))).div_ceil(CHUNK_ROWS)
+    (table.len() + usize::from(needs_lead(table))).div_ceil(CHUNK_ROWS)
 }
 
 /// An address before the first row must not find that row.
 fn needs_lead(table: &RowTable) -> bool {
-    table.pcs.first().is_some_and(|first| *first != 0)
+    table.rows().next().is_some_and(|(first, _)| first != 0)
 }
 
 fn process_error(error: MapError) -> BpfError {
@@ -347,28 +346,17 @@ fn process_error(error: MapError) -> BpfError {
     BpfError::Map { map: "PROCESSES", source: error }
 }
 
-/// A table that the walker can search: what it finds in memory it does not check again.
+/// A table that the walker can search: what it finds in memory it does not check again. That rows are in
+/// order and have a rule, the type says.
 fn check(table: &RowTable) -> Result<(), BpfError> {
     let malformed = |reason| Err(BpfError::Table { reason });
-    if table.pcs.len() != table.rule_indices.len() {
-        return malformed("the columns differ in length");
-    }
-    if table.pcs.is_empty() {
+    if table.is_empty() {
         return malformed("no rows");
     }
-    if table.pcs.len() + 1 > CHUNKS_PER_TABLE_MAX * CHUNK_ROWS {
+    if table.len() + 1 > CHUNKS_PER_TABLE_MAX * CHUNK_ROWS {
         return malformed("more rows than a table may have");
     }
-    if !table.pcs.is_sorted_by(|a, b| a < b) {
-        return malformed("the rows are not in order");
-    }
-    if table.pcs.last() == Some(&u32::MAX) {
-        return malformed("the last address stands for an unused row");
-    }
-    if table.rule_indices.iter().any(|index| usize::from(*index) >= table.rules.len()) {
-        return malformed("a row refers to no rule");
-    }
-    table.rules.iter().try_for_each(check_rule)
+    table.rules().iter().try_for_each(check_rule)
 }
 
 fn check_rule(rule: &UnwindRule) -> Result<(), BpfError> {

@@ -76,15 +76,11 @@ fn processes_with_equal_layouts_share_it_and_a_removed_table_stays_while_it_is_u
         return;
     }
     let (_sampler, mut tables) = Sampler::load(&Options::default()).unwrap();
-    let rows = crate::unwind::RowTable {
-        base: 0x1000,
-        pcs: vec![0, 16],
-        rule_indices: vec![0, 1],
-        rules: vec![
-            UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::RspOffset) },
-            UnwindRule::plain(RuleKind::NoInfo),
-        ],
-    };
+    let rules = vec![
+        UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::RspOffset) },
+        UnwindRule::plain(RuleKind::NoInfo),
+    ];
+    let rows = crate::unwind::RowTable::new(0x1000, rules, [(0, 0), (16, 1)]).unwrap();
     let table = tables.insert(&rows).unwrap();
     let mapping = WalkMapping {
         start: AbsAddr(0x40_0000),

@@ -14,7 +14,7 @@ use crate::limits::{
 use crate::normalize::MappedFile;
 use crate::process::compile::{Compiled, RowDigest};
 use crate::process::table::ProcessTable;
-use crate::unwind::RowTable;
+use crate::unwind::{RowLosses, RowTable};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -230,8 +230,14 @@ impl Publisher {
         kernel: &mut dyn WalkTables,
     ) {
         let Compiled { file, unwound } = compiled;
+        if let Ok(unwound) = &unwound {
+            let RowLosses { damaged, left_out, rules_refused } = unwound.rows.losses();
+            self.counts.entries_damaged += damaged;
+            self.counts.functions_left_out += left_out;
+            self.counts.rules_refused += rules_refused;
+        }
         let state = match unwound {
-            Ok(unwound) if unwound.rows.pcs.is_empty() => State::Failed,
+            Ok(unwound) if unwound.rows.is_empty() => State::Failed,
             Ok(unwound) => {
                 let chunks = chunks_of(&unwound.rows);
                 let (rows, digest) = (unwound.rows, unwound.digest);
@@ -325,8 +331,7 @@ impl Publisher {
                 let Parked { rows, digest, chunks, .. } = table;
                 self.budget.chunks += chunks;
                 self.budget.by_digest.insert(digest, id);
-                let loaded =
-                    LoadedTable { digest, rows: rows.pcs.len(), chunks, files: vec![file] };
+                let loaded = LoadedTable { digest, rows: rows.len(), chunks, files: vec![file] };
                 self.budget.loaded.insert(id, loaded);
                 State::Loaded(id)
             }
@@ -348,10 +353,10 @@ impl Publisher {
 
     /// Keeps a table until removed memory can be used again.
     fn park(&mut self, table: Parked, now: MonotonicNs) -> State {
-        let rows: usize = self.budget.parked.iter().map(|parked| parked.rows.pcs.len()).sum();
+        let rows: usize = self.budget.parked.iter().map(|parked| parked.rows.len()).sum();
         let attempts = table.attempts + 1;
         if attempts > TABLE_PARKED_ATTEMPTS_MAX
-            || rows.saturating_add(table.rows.pcs.len()) > TABLES_PARKED_ROWS_MAX
+            || rows.saturating_add(table.rows.len()) > TABLES_PARKED_ROWS_MAX
         {
             return self.no_room(now);
         }

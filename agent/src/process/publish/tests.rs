@@ -32,7 +32,7 @@ impl WalkTables for FakeTables {
             return Err(WalkTableError::Full("chunks".into()));
         }
         self.next += 1;
-        self.tables.insert(TableId(self.next), rows.pcs.len());
+        self.tables.insert(TableId(self.next), rows.len());
         Ok(TableId(self.next))
     }
 
