@@ -211,9 +211,14 @@ pub const EXPORT_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 pub const EXPORT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Bytes of one answer: a count and a message for people.
 pub const EXPORT_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// zstd level of requests. Measured on windows of 5 s: 8 % smaller than level 3 for 4 ms more; level 9
-/// gives another 0.4 %.
-pub const EXPORT_ZSTD_LEVEL: i32 = 7;
+/// zstd level of requests. Measured on windows of 5 s (27 KiB) of C, Python, Node.js and Java: 53.3 bytes a
+/// sample at level 7 in 0.3 ms, 52.0 at 15 in 1.7 ms, 50.9 at 17 in 2.5 ms, 50.8 at 19 in 5 ms; 51.3 in
+/// 1.6 ms with a short search (below).
+pub const EXPORT_ZSTD_LEVEL: i32 = 15;
+/// Length of a match, in bytes, that ends zstd's search for a better one.
+pub const EXPORT_ZSTD_TARGET_LENGTH: u32 = 16;
+/// Times of samples are written in steps of so many nanoseconds.
+pub const EXPORT_TIME_STEP_NS: u64 = 1 << 16;
 /// Wait for a connection.
 pub const EXPORT_CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time between keep-alive pings while a request waits for its answer.
@@ -420,5 +425,8 @@ pub const LIFECYCLE_WAKE_BYTES: u32 = 32 << 10;
 /// How long a record is held back so that an earlier one of another CPU goes first, in nanoseconds: a
 /// sample is stamped when its run begins, and a run takes at most 0.5 ms and its record's copy.
 pub const ORDER_SLACK_NS: u64 = 1_000_000;
+/// Readings of the program's counters until every CPU is met between two runs: each takes a few
+/// microseconds, a run about 15.
+pub const COUNTER_READINGS_MAX: usize = 32;
 /// Records taken from the kernel in one poll; the rest waits in the rings, whose losses are counted.
 pub const POLL_RECORDS_MAX: usize = 65_536;

@@ -1,8 +1,11 @@
 //! What the agent says of itself: every counter in one place, written as `OpenMetrics` text on a loopback
-//! address. Not the account of a window, which travels with the window.
+//! address. Not the account of a window, which travels with the window, nor those of its processes: pids
+//! come and go without bound, and a label that leaves a list of the worst ten is no counter any more. Which
+//! process lost what is in the attributes of its profiles (`export::otlp`).
 
-use crate::aggregate::NamedWindow;
+use crate::aggregate::{DropReason, NamedWindow};
 use crate::engine::Control;
+use crate::symbolize::UnnamedReason;
 use agent_ebpf::Outcome;
 use engine::EngineFigures;
 use prometheus_client::encoding::EncodeLabelSet;
@@ -64,6 +67,9 @@ pub struct Metrics {
     samples_lost: Family<Reason, Counter>,
     samples_filtered: Counter,
     outcomes: Family<Status, Counter>,
+    frames: Counter,
+    frames_unnamed: Family<Reason, Counter>,
+    ledger_gaps: Counter,
     ticks_expected: Counter,
     ticks_missed: Counter,
     runs: Counter,
@@ -84,8 +90,20 @@ impl Metrics {
             self.samples_lost.get_or_create(&Reason { reason }).inc_by(count);
         };
         lost("ring buffer full", ledger.lost_in_ring);
-        lost("dropped by the agent", ledger.dropped);
-        self.samples_filtered.inc_by(ledger.filtered);
+        lost("not decodable", ledger.malformed);
+        for (reason, count) in DropReason::ALL.into_iter().zip(ledger.dropped) {
+            lost(reason.label(), count);
+        }
+        let names = window.name_counts();
+        self.frames.inc_by(names.frames);
+        for (reason, count) in UnnamedReason::ALL.into_iter().zip(names.unnamed) {
+            self.frames_unnamed.get_or_create(&Reason { reason: reason.name() }).inc_by(count);
+        }
+        if let Err(gap) = ledger.check(window.observations()) {
+            self.ledger_gaps.inc();
+            tracing::error!(%gap, "a sample is unaccounted for: a defect");
+        }
+        self.samples_filtered.inc_by(ledger.filtered.saturating_add(ledger.unwanted));
         self.ticks_expected.inc_by(ledger.ticks_expected);
         self.ticks_missed.inc_by(ledger.missed());
         self.runs.inc_by(ledger.runs);
@@ -139,6 +157,11 @@ impl Metrics {
         let help = "Program runs of processes that were not asked for";
         root.register("samples_filtered", help, self.samples_filtered.clone());
         root.register("outcomes", "How walks of user stacks ended", self.outcomes.clone());
+        root.register("frames", "Frames of code in samples", self.frames.clone());
+        let help = "Frames without a name";
+        root.register("frames_unnamed", help, self.frames_unnamed.clone());
+        let help = "Windows whose account does not close: each is a defect";
+        root.register("ledger_gaps", help, self.ledger_gaps.clone());
         root.register(
             "ticks_expected",
             "Clock ticks that had to fire",

@@ -68,6 +68,10 @@ pub struct SamplingOptions {
     /// Form of the BPF programs; both do the same, `bpf-loop` walks deeper stacks.
     #[arg(long, value_enum, default_value_t)]
     pub form: Form,
+    /// Size of the ring buffer between kernel and agent, a power of two of at least 4096
+    /// [default: by CPUs and frequency].
+    #[arg(long, value_name = "BYTES")]
+    pub ring_bytes: Option<u32>,
     /// Write diagnostics of the BPF programs to the log.
     #[arg(long)]
     pub bpf_log: bool,
@@ -100,6 +104,10 @@ pub struct RunOptions {
     /// How samples are taken.
     #[command(flatten)]
     pub sampling: SamplingOptions,
+    /// Send source files and lines of native code too, where its file has debug information: a ninth more
+    /// bytes. Without, they come from the debug files that the collector has.
+    #[arg(long)]
+    pub source_lines: bool,
     /// Compression of what is sent.
     #[arg(long, value_enum, default_value_t)]
     pub compression: Compression,

@@ -6,6 +6,7 @@
 #![expect(clippy::panic, reason = "a test fails by panicking")]
 
 mod jit;
+mod ledger;
 mod on_cpu;
 mod perf;
 mod record;

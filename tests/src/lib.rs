@@ -11,6 +11,7 @@
     reason = "a harness fails by panicking, and its words are part of a test's output"
 )]
 
+pub mod account;
 pub mod agent;
 pub mod binary;
 pub mod collector;

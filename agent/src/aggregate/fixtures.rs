@@ -120,6 +120,10 @@ pub(crate) fn sample(pid: u32, tid: u32, time: u64, frames: Vec<Frame>) -> Norma
         thread_name: format!("worker{}", tid % 4).into(),
         cpu: 0,
         time: MonotonicNs(time),
+        outcome: match frames.last() {
+            Some(Frame::Marker(Marker::Stopped(outcome))) => *outcome,
+            _ => Outcome::Complete,
+        },
         frames,
     }
 }
@@ -169,6 +173,8 @@ pub(crate) fn named(samples: &[NormalizedSample]) -> NamedWindow {
         program_run_ns: 20_000 * count,
         ..Ledger::default()
     };
-    ledger.outcomes[Outcome::Complete as usize] = count;
+    for sample in samples {
+        ledger.outcomes[sample.outcome as usize] += 1;
+    }
     window.into_named(MonotonicNs(5_000_000_000), WALL, ledger, &mut FixtureNames::default())
 }

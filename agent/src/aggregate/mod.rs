@@ -2,6 +2,7 @@
 //! Each distinct location is named once, behind the engine's back: a sealed window becomes a
 //! [`NamedWindow`]. Not the wire format, not files: [`WindowWriter`] is where they begin.
 
+mod account;
 mod frame;
 mod ledger;
 mod named;
@@ -14,13 +15,16 @@ pub(crate) mod fixtures;
 #[cfg(test)]
 mod tests;
 
+pub use account::{ProcessLedger, UNNAMED_REASONS};
 pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, marker_text};
-pub use ledger::{Ledger, OUTCOMES};
+pub use ledger::{DROP_REASONS, DropReason, Gap, Ledger, OUTCOMES};
 pub use named::{
     Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
 pub use naming::{NameSources, NamingSink, NamingThread, start_naming};
 pub use window::Window;
+#[cfg(test)]
+pub(crate) use window::WindowLimits;
 
 use crate::address::{AbsAddr, ElfAddr};
 use crate::elf::Names;

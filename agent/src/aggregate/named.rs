@@ -1,7 +1,7 @@
 //! A window that is complete and named: folded samples over tables of stacks, locations and files. It never
 //! changes again, so it can be written twice with the same bytes.
 
-use super::Ledger;
+use super::{Ledger, ProcessLedger};
 use crate::address::{AbsAddr, ElfAddr, FileOffset, Tid};
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
@@ -93,8 +93,10 @@ pub struct FoldedSample {
 pub struct ProcessSamples {
     /// Who ran.
     pub process: Arc<ProcessIdentity>,
-    /// Folded samples, in the order of their first observation.
+    /// Folded samples, in the order of their first observation; none where all were dropped.
     pub samples: Vec<FoldedSample>,
+    /// What became of its samples.
+    pub ledger: ProcessLedger,
 }
 
 /// A sealed window with names.
@@ -128,6 +130,32 @@ impl NamedWindow {
     pub fn observations(&self) -> u64 {
         let samples = self.processes.iter().flat_map(|process| &process.samples);
         samples.map(|sample| sample.times.len() as u64).sum()
+    }
+
+    /// Frames of the window and which have no name: the sums over its processes.
+    #[must_use]
+    pub fn name_counts(&self) -> ProcessLedger {
+        let mut sums = ProcessLedger::default();
+        self.processes.iter().for_each(|process| sums.add(&process.ledger));
+        sums
+    }
+
+    /// Takes the account of windows before this one along, which were given up.
+    pub(super) fn take_over(
+        &mut self,
+        mut before: Ledger,
+        processes: Vec<(Arc<ProcessIdentity>, ProcessLedger)>,
+    ) {
+        before.add(&self.ledger);
+        self.ledger = before;
+        for (process, ledger) in processes {
+            match self.processes.iter_mut().find(|known| known.process == process) {
+                Some(known) => known.ledger.add(&ledger),
+                None => {
+                    self.processes.push(ProcessSamples { process, samples: Vec::new(), ledger })
+                }
+            }
+        }
     }
 
     /// The stack with this index. Indices of a window are always within its tables.

@@ -1,12 +1,12 @@
 //! Names windows on a thread of their own: looking into a file that was never seen before takes up to
 //! seconds, and the engine's thread drains a ring buffer.
 
-use super::{NamedWindow, Namer, WindowWriter};
+use super::{Ledger, NamedWindow, Namer, ProcessLedger, Window, WindowWriter};
 use crate::address::{AbsAddr, ElfAddr};
 use crate::elf::{ForeignFiles, Names};
 use crate::engine::{OpenFiles, SealedWindow, WindowSink};
 use crate::limits;
-use crate::normalize::{KernelRegion, MappedFile, ProcessKey};
+use crate::normalize::{KernelRegion, MappedFile, ProcessIdentity, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::symbolize::{KernelNames, KernelSymbol, UnnamedReason};
 use std::sync::Arc;
@@ -29,14 +29,22 @@ impl std::fmt::Debug for NameSources {
     }
 }
 
-type Work = (SealedWindow, Arc<dyn OpenFiles>);
+/// A window to name, and the account of those before it that were given up.
+type Work = (SealedWindow, Arc<dyn OpenFiles>, GivenUp);
 
 /// The engine's end: hands windows over and returns.
-#[derive(Debug)]
 pub struct NamingSink {
-    sender: SyncSender<Work>,
-    /// Observations of windows that could not be handed over, for the next window's account.
-    dropped: u64,
+    /// `None` once it is closed.
+    sender: Option<SyncSender<Work>>,
+    /// A window that could not be handed over, emptied: only the account of its samples is left, for the
+    /// next window to take along.
+    given_up: Option<Work>,
+}
+
+impl std::fmt::Debug for NamingSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NamingSink").finish_non_exhaustive()
+    }
 }
 
 /// The thread; ends when its sink is gone and everything is written.
@@ -56,7 +64,7 @@ pub fn start_naming(
     let (sender, receiver) = sync_channel(limits::NAMING_WINDOWS_MAX);
     let thread = std::thread::Builder::new().name("naming".to_owned());
     let handle = thread.spawn(move || name_all(sources, writer, &receiver))?;
-    Ok((NamingSink { sender, dropped: 0 }, NamingThread { handle }))
+    Ok((NamingSink { sender: Some(sender), given_up: None }, NamingThread { handle }))
 }
 
 impl NamingThread {
@@ -70,17 +78,67 @@ impl NamingThread {
 }
 
 impl WindowSink for NamingSink {
-    fn window(&mut self, mut sealed: SealedWindow, files: &Arc<dyn OpenFiles>) {
-        sealed.ledger.dropped = sealed.ledger.dropped.saturating_add(self.dropped);
-        match self.sender.try_send((sealed, Arc::clone(files))) {
-            Ok(()) => self.dropped = 0,
-            Err(TrySendError::Full((sealed, _)) | TrySendError::Disconnected((sealed, _))) => {
-                let observations = sealed.window.observations() as u64;
-                self.dropped = sealed.ledger.dropped.saturating_add(observations);
+    fn window(&mut self, sealed: SealedWindow, files: &Arc<dyn OpenFiles>) {
+        let Some(sender) = &self.sender else { return };
+        let mut given_up = GivenUp::default();
+        if let Some((sealed, _, before)) = self.given_up.take() {
+            given_up.add(&before);
+            given_up.ledger.add(&sealed.ledger);
+        }
+        match sender.try_send((sealed, Arc::clone(files), given_up)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => {
+                let observations = work.0.window.observations();
                 tracing::error!(observations, "a window was dropped: naming is too slow");
+                self.given_up = Some(emptied(work));
             }
         }
     }
+}
+
+impl Drop for NamingSink {
+    /// The last account goes out too: by now the thread works for nobody else.
+    fn drop(&mut self) {
+        if let (Some(sender), Some(work)) = (self.sender.take(), self.given_up.take()) {
+            drop(sender.send(work)); // It fails only if the thread is gone.
+        }
+    }
+}
+
+/// The account of windows that were given up.
+#[derive(Debug, Default)]
+struct GivenUp {
+    ledger: Ledger,
+    processes: Vec<(Arc<ProcessIdentity>, ProcessLedger)>,
+}
+
+impl GivenUp {
+    fn add(&mut self, other: &Self) {
+        self.ledger.add(&other.ledger);
+        for (process, ledger) in &other.processes {
+            self.add_process(process, ledger);
+        }
+    }
+
+    /// Beyond the limit of a window only the sums tell of a process.
+    fn add_process(&mut self, process: &Arc<ProcessIdentity>, ledger: &ProcessLedger) {
+        let room = self.processes.len() < limits::WINDOW_PROCESSES_MAX;
+        match self.processes.iter_mut().find(|(known, _)| known == process) {
+            Some((_, sum)) => sum.add(ledger),
+            None if room => self.processes.push((Arc::clone(process), ledger.clone())),
+            None => {}
+        }
+    }
+}
+
+/// The same window with its account and without its samples.
+fn emptied((mut sealed, files, mut given_up): Work) -> Work {
+    let empty = Window::new(sealed.window.start(), sealed.period_ns);
+    let window = std::mem::replace(&mut sealed.window, empty);
+    for (process, ledger) in window.give_up(&mut sealed.ledger) {
+        given_up.add_process(&process, &ledger);
+    }
+    (sealed, files, given_up)
 }
 
 fn name_all(
@@ -89,7 +147,7 @@ fn name_all(
     receiver: &Receiver<Work>,
 ) -> Box<dyn WindowWriter> {
     let NameSources { files, mut kernel, perf_maps } = sources;
-    while let Ok((sealed, open)) = receiver.recv() {
+    while let Ok((sealed, open, given_up)) = receiver.recv() {
         let mut namer = HostNamer {
             files: &*files,
             open: &*open,
@@ -97,7 +155,8 @@ fn name_all(
             perf_maps: perf_maps.as_deref(),
         };
         let SealedWindow { window, end, wall, period_ns: _, ledger } = sealed;
-        let named: NamedWindow = window.into_named(end, wall, ledger, &mut namer);
+        let mut named: NamedWindow = window.into_named(end, wall, ledger, &mut namer);
+        named.take_over(given_up.ledger, given_up.processes);
         writer.write(named);
     }
     writer

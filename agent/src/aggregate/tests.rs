@@ -56,7 +56,7 @@ fn what_does_not_fit_is_counted() {
     }
     let window =
         window.into_named(MonotonicNs(1), WALL, Ledger::default(), &mut FixtureNames::default());
-    assert_eq!(window.ledger.dropped, 3);
+    assert_eq!(window.ledger.dropped(), 3);
     assert_eq!(window.observations(), u64::from(fits));
 }
 

@@ -1,10 +1,11 @@
 //! The open window: takes samples, keeps them folded, and becomes a [`NamedWindow`].
 
+use super::account::StackNames;
 use super::named::{
     Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
 use super::settle::{self, Settled};
-use super::{Ledger, Namer};
+use super::{DropReason, Ledger, Namer, ProcessLedger};
 use crate::address::{AbsAddr, ElfAddr, FileId, Tid};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::Names;
@@ -14,13 +15,16 @@ use crate::symbolize::UnnamedReason;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
-/// Folds samples until the window ends. Memory is bounded by `limits::WINDOW_*`; a sample that does
-/// not fit is counted and appears in [`Ledger::dropped`].
+/// Folds samples until the window ends. Memory is bounded by [`WindowLimits`]; a sample that does not fit
+/// is counted by reason, in the account of its process and in the window's.
 #[derive(Debug)]
 pub struct Window {
     start: MonotonicNs,
     period_ns: u64,
+    limits: WindowLimits,
     processes: Interner<Arc<ProcessIdentity>>,
+    /// The accounts of the processes, in their order.
+    accounts: Vec<ProcessLedger>,
     thread_names: Interner<Arc<str>>,
     stacks: Interner<Arc<[LocationIndex]>>,
     codes: Interner<Code>,
@@ -29,7 +33,8 @@ pub struct Window {
     samples: HashMap<SampleKey, usize>,
     folded: Vec<(SampleKey, Vec<MonotonicNs>)>,
     observations: usize,
-    overflow: u64,
+    /// Samples of processes that did not fit themselves.
+    strangers: u64,
     scratch: Vec<LocationIndex>,
 }
 
@@ -41,14 +46,43 @@ struct SampleKey {
     stack: u32,
 }
 
+/// What a window holds at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowLimits {
+    pub(crate) observations: usize,
+    pub(crate) samples: usize,
+    pub(crate) stacks: usize,
+    pub(crate) locations: usize,
+    pub(crate) processes: usize,
+}
+
+impl Default for WindowLimits {
+    fn default() -> Self {
+        Self {
+            observations: limits::WINDOW_OBSERVATIONS_MAX,
+            samples: limits::WINDOW_SAMPLES_MAX,
+            stacks: limits::WINDOW_STACKS_MAX,
+            locations: limits::WINDOW_LOCATIONS_MAX,
+            processes: limits::WINDOW_PROCESSES_MAX,
+        }
+    }
+}
+
 impl Window {
     /// Opens a window that begins at `start`; one observation stands for `period_ns` of CPU.
     #[must_use]
     pub fn new(start: MonotonicNs, period_ns: u64) -> Self {
+        Self::within(WindowLimits::default(), start, period_ns)
+    }
+
+    /// As [`Window::new`], with limits of its own.
+    pub(crate) fn within(limits: WindowLimits, start: MonotonicNs, period_ns: u64) -> Self {
         Self {
             start,
             period_ns,
+            limits,
             processes: Interner::default(),
+            accounts: Vec::new(),
             thread_names: Interner::default(),
             stacks: Interner::default(),
             codes: Interner::default(),
@@ -57,7 +91,7 @@ impl Window {
             samples: HashMap::new(),
             folded: Vec::new(),
             observations: 0,
-            overflow: 0,
+            strangers: 0,
             scratch: Vec::new(),
         }
     }
@@ -74,16 +108,24 @@ impl Window {
         self.observations
     }
 
-    /// Takes one sample; counts it as overflow where the window is full.
+    /// Takes one sample, or counts why not.
     pub fn add(&mut self, sample: &NormalizedSample) {
-        if self.try_add(sample).is_none() {
-            self.overflow = self.overflow.saturating_add(1);
+        let Some(process) = self.processes.get_or_insert(&sample.process, self.limits.processes)
+        else {
+            self.strangers = self.strangers.saturating_add(1);
+            return;
+        };
+        let kept = self.try_add(process, sample);
+        let process = process as usize;
+        if process == self.accounts.len() {
+            self.accounts.push(ProcessLedger::default());
         }
+        self.accounts[process].count(sample.outcome, kept);
     }
 
-    fn try_add(&mut self, sample: &NormalizedSample) -> Option<()> {
-        if self.observations >= limits::WINDOW_OBSERVATIONS_MAX {
-            return None;
+    fn try_add(&mut self, process: u32, sample: &NormalizedSample) -> Result<(), DropReason> {
+        if self.observations >= self.limits.observations {
+            return Err(DropReason::Observations);
         }
         let mut stack = std::mem::take(&mut self.scratch);
         stack.clear();
@@ -91,20 +133,21 @@ impl Window {
             stack.push(self.location(sample.process.key(), frame)?);
             Some(())
         });
-        let stack_index =
-            located.and_then(|()| self.stacks.get_or_insert(&stack[..], limits::WINDOW_STACKS_MAX));
+        let stack_index = located.ok_or(DropReason::Locations).and_then(|()| {
+            let index = self.stacks.get_or_insert(&stack[..], self.limits.stacks);
+            index.ok_or(DropReason::Stacks)
+        });
         self.scratch = stack;
+        let thread_name = self.thread_names.get_or_insert(&sample.thread_name, self.limits.samples);
         let key = SampleKey {
-            process: self.processes.get_or_insert(&sample.process, limits::WINDOW_PROCESSES_MAX)?,
+            process,
             tid: sample.tid,
-            thread_name: self
-                .thread_names
-                .get_or_insert(&sample.thread_name, limits::WINDOW_SAMPLES_MAX)?,
+            thread_name: thread_name.ok_or(DropReason::Samples)?,
             stack: stack_index?,
         };
         let position = match self.samples.get(&key) {
             Some(&position) => position,
-            None if self.folded.len() >= limits::WINDOW_SAMPLES_MAX => return None,
+            None if self.folded.len() >= self.limits.samples => return Err(DropReason::Samples),
             None => {
                 self.samples.insert(key, self.folded.len());
                 self.folded.push((key, Vec::new()));
@@ -113,7 +156,22 @@ impl Window {
         };
         self.folded[position].1.push(sample.time);
         self.observations += 1;
-        Some(())
+        Ok(())
+    }
+
+    /// Gives all samples up: answers the account of each process, and closes the window's.
+    pub(super) fn give_up(
+        self,
+        ledger: &mut Ledger,
+    ) -> impl Iterator<Item = (Arc<ProcessIdentity>, ProcessLedger)> {
+        let Self { processes, mut accounts, strangers, .. } = self;
+        for account in &mut accounts {
+            let kept = account.received.saturating_sub(account.lost());
+            account.drop_also(DropReason::Naming, kept);
+            ledger.add_process(account);
+        }
+        ledger.drop_also(DropReason::Processes, strangers);
+        processes.list.into_iter().zip(accounts)
     }
 
     fn location(&mut self, process: ProcessKey, frame: &Frame) -> Option<LocationIndex> {
@@ -132,7 +190,7 @@ impl Window {
             }
             Frame::Marker(marker) => Code::Marker(*marker),
         };
-        self.codes.get_or_insert(&code, limits::WINDOW_LOCATIONS_MAX).map(LocationIndex)
+        self.codes.get_or_insert(&code, self.limits.locations).map(LocationIndex)
     }
 
     fn file(&mut self, file: &Arc<MappedFile>) -> Option<u32> {
@@ -155,19 +213,24 @@ impl Window {
         mut ledger: Ledger,
         namer: &mut dyn Namer,
     ) -> NamedWindow {
-        ledger.dropped = ledger.dropped.saturating_add(self.overflow);
+        self.accounts.iter().for_each(|account| ledger.add_process(account));
+        ledger.drop_also(DropReason::Processes, self.strangers);
         let locations = named(&self.codes.list, &self.file_list, namer);
+        // Before they are settled: a marker may stand for frames that have no name.
+        let names = StackNames::of_all(&self.stacks.list, &locations);
         let Settled { stacks, places } = settle::settled(&self.stacks.list, &locations);
         let mut processes: Vec<ProcessSamples> = self
             .processes
             .list
             .into_iter()
-            .map(|process| ProcessSamples { process, samples: Vec::new() })
+            .zip(self.accounts)
+            .map(|(process, ledger)| ProcessSamples { process, samples: Vec::new(), ledger })
             .collect();
         let mut known: HashMap<SampleKey, usize> = HashMap::with_capacity(self.folded.len());
         for (key, times) in self.folded {
+            let ProcessSamples { samples, ledger, .. } = &mut processes[key.process as usize];
+            ledger.count_frames(StackNames::of(&names, StackIndex(key.stack)), times.len() as u64);
             let key = SampleKey { stack: places[key.stack as usize], ..key };
-            let samples = &mut processes[key.process as usize].samples;
             let position = *known.entry(key).or_insert(samples.len());
             if position == samples.len() {
                 samples.push(FoldedSample {
@@ -182,7 +245,6 @@ impl Window {
         for sample in processes.iter_mut().flat_map(|process| &mut process.samples) {
             sample.times.sort_unstable(); // CPUs are drained one after the other.
         }
-        processes.retain(|process| !process.samples.is_empty());
         NamedWindow {
             start: wall.to_unix(self.start),
             end: wall.to_unix(end),

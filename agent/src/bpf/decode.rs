@@ -30,6 +30,11 @@ pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
+/// True if the record says that it is a note, not a sample.
+pub(super) fn is_note(bytes: &[u8]) -> bool {
+    u32_at(bytes, 0) == Some(RecordKind::UnknownMapping as u32)
+}
+
 /// The record in `bytes`; `None` if it is none of ours.
 pub(super) fn record(bytes: &[u8]) -> Option<Record> {
     let kind = u32_at(bytes, 0)?;

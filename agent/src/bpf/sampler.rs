@@ -8,13 +8,13 @@ use super::statistics::{CpuStatistics, Statistics};
 use super::{BpfError, Form, Options, Record, Tables, decode, loader};
 use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::limits::{FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
+use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
 use agent_ebpf::limits::{
     RING_BYTES_FOR_STACKS, RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS,
 };
 use agent_ebpf::{Counters, UserRegisters};
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, PerCpuArray, RingBuf};
+use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
@@ -35,6 +35,7 @@ pub struct Sampler {
     build_ids: bool,
     lifecycle_lost: u64,
     malformed: u64,
+    lifecycle_malformed: u64,
     program_log: Option<ProgramLog>,
     /// Programs and their links: last, so that the clocks are gone before it.
     _ebpf: Ebpf,
@@ -77,6 +78,7 @@ impl Sampler {
             build_ids,
             lifecycle_lost: 0,
             malformed: 0,
+            lifecycle_malformed: 0,
             program_log: options.bpf_log.then(|| ProgramLog::open(&mut ebpf)).transpose()?,
             _ebpf: ebpf,
         };
@@ -155,7 +157,7 @@ impl Sampler {
     /// # Errors
     /// If the kernel refuses to show its counters.
     pub fn statistics(&self) -> Result<Statistics, BpfError> {
-        let counters = self.counters.get(&0, 0).map_err(BpfError::map("COUNTERS"))?;
+        let counters = self.settled_counters()?;
         let mut cpus = Vec::with_capacity(self.clocks.len());
         for clock in &self.clocks {
             let index = usize::try_from(clock.cpu).unwrap_or(usize::MAX);
@@ -169,9 +171,28 @@ impl Sampler {
             cpus,
             lifecycle_lost: self.lifecycle_lost,
             malformed: self.malformed,
+            lifecycle_malformed: self.lifecycle_malformed,
             cpus_not_sampled: self.cpus_not_sampled(),
             waiting: self.order.len(),
         })
+    }
+
+    /// The counters of all CPUs, each between two runs of its program. A reading copies a CPU's counters
+    /// while they change, without a lock; a run takes about 15 us, so the next reading mostly finds it over.
+    fn settled_counters(&self) -> Result<PerCpuValues<Counters>, BpfError> {
+        let read = || self.counters.get(&0, 0).map_err(BpfError::map("COUNTERS"));
+        let settled = |counters: &Counters| {
+            let Counters { runs, idle, shipped, lost, filtered, .. } = counters;
+            *runs == idle + shipped + lost + filtered
+        };
+        let mut counters = read()?;
+        for _ in 1..COUNTER_READINGS_MAX {
+            if counters.iter().all(settled) {
+                break;
+            }
+            counters = read()?;
+        }
+        Ok(counters)
     }
 
     /// Kernel memory of the maps of fixed size, bytes; the slabs of the tables come on top
@@ -239,11 +260,12 @@ impl Sampler {
                     drained.notes += 1;
                     each(note);
                 }
+                None if decode::is_note(&item) => self.lifecycle_malformed += 1,
                 None => self.malformed += 1,
             }
         }
         let (order, malformed, lost) =
-            (&mut self.order, &mut self.malformed, &mut self.lifecycle_lost);
+            (&mut self.order, &mut self.lifecycle_malformed, &mut self.lifecycle_lost);
         for ring in &mut self.lifecycle {
             ring.drain(POLL_RECORDS_MAX, &mut |record| match lifecycle::event(record) {
                 Ok(Some((time, event))) => {

@@ -29,8 +29,11 @@ pub struct Statistics {
     pub cpus: Vec<CpuStatistics>,
     /// Lifecycle records that the kernel dropped because a ring was full.
     pub lifecycle_lost: u64,
-    /// Records that could not be decoded: a defect, or a kernel that writes them otherwise.
+    /// Samples that could not be decoded: a defect.
     pub malformed: u64,
+    /// Notes and lifecycle records that could not be decoded: a defect, or a kernel that writes them
+    /// otherwise.
+    pub lifecycle_malformed: u64,
     /// CPUs that are online now and were not when the sampler was loaded: nothing is known of them.
     pub cpus_not_sampled: usize,
     /// Records that wait in the reader for earlier ones.

@@ -127,14 +127,27 @@ fn wait_until_sampling(sampling: &Sampling, interrupted: &AtomicBool) -> bool {
     sampling.control.wait_sampling(Duration::ZERO)
 }
 
-/// The last line: what was recorded, what was lost, how good the stacks are, where it lies.
+/// The last line: what became of every tick of the clock, how good the stacks are, where it lies.
 fn summary(window: &NamedWindow, place: &str) -> String {
     let ledger = &window.ledger;
-    let received: u64 = ledger.outcomes.iter().sum();
-    // One part in ten thousand is enough for a line of text.
-    let shares = ledger.complete().saturating_mul(10_000).checked_div(received);
-    let complete = shares.map_or("no stacks".to_owned(), |shares| {
-        format!("{}.{:02} % complete", shares / 100, shares % 100)
-    });
-    format!("{} samples, {} lost, {complete}; wrote {place}", window.observations(), ledger.lost())
+    let names = window.name_counts();
+    format!(
+        "{} ticks: {} runs, {} missed; {} samples, {} idle, {} filtered, {} lost; \
+         {} incomplete, {} of frames unnamed; wrote {place}",
+        ledger.ticks_expected,
+        ledger.runs,
+        ledger.missed(),
+        window.observations(),
+        ledger.idle,
+        ledger.filtered.saturating_add(ledger.unwanted),
+        ledger.lost(),
+        percent(ledger.received.saturating_sub(ledger.complete()), ledger.received),
+        percent(names.unnamed(), names.frames),
+    )
+}
+
+/// A share with two digits behind the point, rounded up: what is not zero does not look like it.
+fn percent(part: u64, whole: u64) -> String {
+    let share = part.saturating_mul(10_000).div_ceil(whole.max(1));
+    format!("{}.{:02} %", share / 100, share % 100)
 }

@@ -33,8 +33,12 @@ async fn run_until_told(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let host = HostIdentity::read(options.host_name.clone());
     let name = host.name.clone();
     let request_bytes_max = limits::EXPORT_REQUEST_BYTES_MAX;
-    let encoder = Encoder::new(EncoderSettings { host, request_bytes_max })
-        .context("reading random bytes for this start's identity")?;
+    let encoder = Encoder::new(EncoderSettings {
+        host,
+        source_lines: options.source_lines,
+        request_bytes_max,
+    })
+    .context("reading random bytes for this start's identity")?;
     let queue = Arc::new(Queue::new(QueueLimits::default(), metrics.export.clone()));
     let exported = metrics.export.clone();
     let sender = Sender::new(client, Arc::clone(&queue), exported, Backoff::default());

@@ -41,8 +41,14 @@ pub(crate) fn start(
     writer: Box<dyn WindowWriter>,
     ended: impl FnOnce() + Send + 'static,
 ) -> anyhow::Result<Sampling> {
-    let SamplingOptions { frequency_hz, form, bpf_log, allow_kernel, unwind_table_bytes } =
-        *options;
+    let SamplingOptions {
+        frequency_hz,
+        form,
+        ring_bytes,
+        bpf_log,
+        allow_kernel,
+        unwind_table_bytes,
+    } = *options;
     let Scope { pids, duration, preload } = scope;
     let defaults = EngineOptions::default();
     let mut options = EngineOptions {
@@ -50,6 +56,7 @@ pub(crate) fn start(
         pids,
         duration,
         preload,
+        ring_bytes,
         bpf_log,
         table_bytes_max: unwind_table_bytes,
         ignore_kernel_defects: allow_kernel,

@@ -45,6 +45,8 @@ pub struct EngineOptions {
     pub ignore_kernel_defects: bool,
     /// Form of the programs.
     pub form: crate::bpf::FormChoice,
+    /// Size of the ring buffer, bytes; `None`: by CPUs and frequency.
+    pub ring_bytes: Option<u32>,
     /// The programs write diagnostics to the log.
     pub bpf_log: bool,
     /// Kernel memory for unwind tables, bytes.
@@ -68,6 +70,7 @@ impl Default for EngineOptions {
             proc_root: PathBuf::from("/proc"),
             ignore_kernel_defects: false,
             form: crate::bpf::FormChoice::default(),
+            ring_bytes: None,
             bpf_log: false,
             table_bytes_max: UNWIND_TABLE_BYTES_MAX,
             preload: Vec::new(),
@@ -151,6 +154,7 @@ pub fn run(
     let (sampler, tables) = Sampler::load(&bpf::Options {
         frequency_hz: options.frequency_hz,
         form: options.form,
+        ring_bytes: options.ring_bytes,
         bpf_log: options.bpf_log,
         table_bytes_max: options.table_bytes_max,
         ..bpf::Options::default()

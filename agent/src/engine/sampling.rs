@@ -60,6 +60,8 @@ pub struct Engine {
     publisher: Publisher,
     intake: Intake,
     before: Statistics,
+    /// Samples shipped and not received when the last window ended.
+    carried: u64,
     window_end: MonotonicNs,
 }
 
@@ -134,6 +136,7 @@ impl Engine {
                 options.perf_maps.clone(),
             ),
             before: Statistics::default(),
+            carried: 0,
             window_end: now,
         })
     }
@@ -287,7 +290,9 @@ impl Engine {
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);
-        let ledger = closed(std::mem::take(&mut self.intake.ledger), &before, &self.before);
+        let counted = std::mem::take(&mut self.intake.ledger);
+        let ledger = closed(counted, &before, &self.before, self.carried);
+        self.carried = ledger.carried_over;
         let period_ns = period_ns(&self.options);
         let next = Window::new(end, period_ns);
         let window = std::mem::replace(&mut self.intake.window, next);
@@ -359,13 +364,10 @@ impl Intake {
             self.unwanted += 1;
             return;
         }
-        self.ledger.received += 1;
-        if let Some(sum) = self.ledger.outcomes.get_mut(usize::from(sample.outcome as u16)) {
-            *sum += 1;
-        }
-        self.received += 1;
         let attribution = self.processes.attribute(sample);
-        let mut frames = normalize::frames(sample, attribution.mappings.as_deref());
+        let mappings = attribution.mappings.as_deref();
+        let outcome = normalize::outcome(sample, mappings);
+        let mut frames = normalize::frames(sample, mappings);
         if let Some(regions) = &self.kernel_regions {
             regions.place(&mut frames, sample.time);
         }
@@ -376,6 +378,9 @@ impl Intake {
             perf_maps.sighted(attribution.process.key());
         }
         self.needs.state(sample, &frames, &self.processes);
+        self.ledger.received += 1;
+        self.ledger.outcomes[outcome as usize] += 1;
+        self.received += 1;
         let thread_name = self.thread_name(&sample.comm);
         self.window.add(&NormalizedSample {
             process: attribution.process,
@@ -383,6 +388,7 @@ impl Intake {
             thread_name,
             cpu: sample.cpu,
             time: sample.time,
+            outcome,
             frames,
         });
     }
@@ -404,8 +410,9 @@ impl Intake {
 
 /// The account of a window: what the programs counted between two readings, and what was counted here.
 /// What the programs counted is never changed by what was: a sample that is counted as shipped at the end
-/// of one window may come out of the ring in the next.
-fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics) -> Ledger {
+/// of one window may come out of the ring in the next. `carried_in` samples were shipped before and not
+/// received.
+fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics, carried_in: u64) -> Ledger {
     let (old, new) = (before.total(), now.total());
     ledger.cpus = u64::try_from(now.cpus.len()).unwrap_or(u64::MAX);
     ledger.ticks_expected = new.ticks_expected.saturating_sub(old.ticks_expected);
@@ -415,7 +422,12 @@ fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics) -> Ledger {
     ledger.filtered = new.filtered.saturating_sub(old.filtered);
     ledger.shipped = new.shipped.saturating_sub(old.shipped);
     ledger.lost_in_ring = new.lost.saturating_sub(old.lost);
-    ledger.dropped = now.malformed.saturating_sub(before.malformed);
+    ledger.malformed = now.malformed.saturating_sub(before.malformed);
+    ledger.carried_in = carried_in;
+    let taken_out = [ledger.received, ledger.unwanted, ledger.malformed];
+    ledger.carried_over = taken_out
+        .iter()
+        .fold(carried_in.saturating_add(ledger.shipped), |left, out| left.saturating_sub(*out));
     ledger.program_run_ns = new.run_ns.saturating_sub(old.run_ns);
     ledger
 }
@@ -428,5 +440,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+#[cfg(test)]
+mod account_tests;
 #[cfg(test)]
 mod tests;

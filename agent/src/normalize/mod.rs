@@ -3,7 +3,7 @@
 
 mod stack;
 
-pub use stack::frames;
+pub use stack::{frames, outcome};
 
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
 use crate::clock::MonotonicNs;
@@ -125,6 +125,8 @@ pub struct NormalizedSample {
     pub cpu: u32,
     /// When.
     pub time: MonotonicNs,
+    /// How the walk ended, as the marker says it ([`outcome`]).
+    pub outcome: Outcome,
     /// Leaf first: kernel frames, user frames, a marker.
     pub frames: Vec<Frame>,
 }

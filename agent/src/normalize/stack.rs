@@ -8,8 +8,10 @@ use crate::process::mappings::{Location, MappingSet};
 use agent_ebpf::Outcome;
 use std::sync::Arc;
 
-/// The frames of a sample, leaf first: kernel, user, marker. Without a set of mappings (the process was
-/// not known in time, or the addresses are of another program) user frames say nothing and are left out.
+/// The frames of a sample, leaf first: kernel, user, marker. The marker of a walk that ended early stands
+/// where frames are missing: at the root end, or in front of the root frames that the walker knew anyway.
+/// Without a set of mappings (the process was not known in time, or the addresses are of another program)
+/// user frames say nothing and are left out.
 #[must_use]
 pub fn frames(sample: &RawSample, mappings: Option<&MappingSet>) -> Vec<Frame> {
     let mut frames = Vec::with_capacity(sample.kernel.len() + sample.user.len() + 2);
@@ -18,18 +20,28 @@ pub fn frames(sample: &RawSample, mappings: Option<&MappingSet>) -> Vec<Frame> {
         address: if at == 0 { address } else { before(address) },
         region: KernelRegion::default(),
     }));
-    if let Some(mappings) = mappings {
-        user_frames(&mut frames, sample, mappings);
-    }
-    let whole = mappings.is_some() || sample.user.is_empty();
-    match sample.outcome {
-        Outcome::Complete if whole => {}
-        Outcome::Complete => frames.push(Frame::Marker(Marker::Stopped(Outcome::ProcessUnknown))),
+    let stopped = match outcome(sample, mappings) {
         // A kernel thread has no user stack, and nothing is missing.
-        Outcome::NoUserStack => {}
-        outcome => frames.push(Frame::Marker(Marker::Stopped(outcome))),
+        Outcome::Complete | Outcome::NoUserStack => None,
+        outcome => Some(Frame::Marker(Marker::Stopped(outcome))),
+    };
+    match mappings {
+        Some(mappings) => user_frames(&mut frames, sample, mappings, stopped),
+        None => frames.extend(stopped),
     }
     frames
+}
+
+/// How the walk of a sample ended, for the frames and for the account: a walk that was complete is of no
+/// use where nobody knows any more what its addresses meant.
+#[must_use]
+pub fn outcome(sample: &RawSample, mappings: Option<&MappingSet>) -> Outcome {
+    match sample.outcome {
+        Outcome::Complete if mappings.is_none() && !sample.user.is_empty() => {
+            Outcome::ProcessUnknown
+        }
+        outcome => outcome,
+    }
 }
 
 /// A return address points behind the call; the call is what is looked up.
@@ -37,8 +49,14 @@ const fn before(address: AbsAddr) -> AbsAddr {
     AbsAddr(address.0.saturating_sub(1))
 }
 
-fn user_frames(frames: &mut Vec<Frame>, sample: &RawSample, mappings: &MappingSet) {
+fn user_frames(
+    frames: &mut Vec<Frame>,
+    sample: &RawSample,
+    mappings: &MappingSet,
+    mut stopped: Option<Frame>,
+) {
     let user: &[UserFrame] = &sample.user;
+    let roots_at = user.len().saturating_sub(usize::from(sample.root_frames));
     let first = frames.len();
     // In the middle of an exec the registers are still the old program's.
     let unknown = sample.outcome == Outcome::ProcessUnknown;
@@ -48,6 +66,9 @@ fn user_frames(frames: &mut Vec<Frame>, sample: &RawSample, mappings: &MappingSe
     let mut marker_behind = None;
     let mut own_frames_behind = None;
     for (at, frame) in user.iter().enumerate() {
+        if at == roots_at {
+            frames.extend(stopped.take());
+        }
         let address = if frame.exact { frame.address } else { before(frame.address) };
         if unknown && mappings.mapping(address).is_none() {
             continue;
@@ -75,6 +96,7 @@ fn user_frames(frames: &mut Vec<Frame>, sample: &RawSample, mappings: &MappingSe
             }
         }
     }
+    frames.extend(stopped);
     // CPython runs every program in its own loop; a JVM and V8 run theirs in code that no file backs.
     let at = match runtime {
         Runtime::Python => marker_behind.max(own_frames_behind),

@@ -2,7 +2,8 @@
 
 use crate::address::{FileId, Tid};
 use crate::aggregate::{
-    Code, FoldedSample, Ledger, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
+    Code, DropReason, FoldedSample, Ledger, Location, LocationIndex, NamedWindow, ProcessLedger,
+    ProcessSamples, StackIndex,
 };
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::limits;
@@ -50,15 +51,17 @@ impl Joined {
         self.extend_span(window);
         self.ledger.add(&window.ledger);
         let locations = self.add_locations(window);
-        let stacks: Vec<Option<StackIndex>> =
+        let stacks: Vec<Result<StackIndex, DropReason>> =
             window.stacks.iter().map(|stack| self.add_stack(stack, &locations)).collect();
         for process in &window.processes {
             let position =
                 *self.processes.entry(Arc::clone(&process.process)).or_insert_with(|| {
                     let process = Arc::clone(&process.process);
-                    self.process_list.push(ProcessSamples { process, samples: Vec::new() });
+                    let ledger = ProcessLedger::default();
+                    self.process_list.push(ProcessSamples { process, samples: Vec::new(), ledger });
                     self.process_list.len() - 1
                 });
+            self.process_list[position].ledger.add(&process.ledger);
             for sample in &process.samples {
                 self.add_sample(position, stacks[sample.stack.0 as usize], sample);
             }
@@ -140,28 +143,40 @@ impl Joined {
         &mut self,
         stack: &[LocationIndex],
         locations: &[Option<LocationIndex>],
-    ) -> Option<StackIndex> {
+    ) -> Result<StackIndex, DropReason> {
         let joined: Option<Arc<[LocationIndex]>> =
             stack.iter().map(|index| locations[index.0 as usize]).collect();
-        let joined = joined?;
+        let joined = joined.ok_or(DropReason::Locations)?;
         if let Some(&index) = self.stacks.get(&joined) {
-            return Some(index);
+            return Ok(index);
         }
+        let index = u32::try_from(self.stack_list.len()).unwrap_or(u32::MAX);
         if self.stack_list.len() >= limits::RECORD_STACKS_MAX {
-            return None;
+            return Err(DropReason::Stacks);
         }
-        let index = StackIndex(u32::try_from(self.stack_list.len()).ok()?);
+        let index = StackIndex(index);
         self.stacks.insert(Arc::clone(&joined), index);
         self.stack_list.push(joined);
-        Some(index)
+        Ok(index)
     }
 
-    fn add_sample(&mut self, process: usize, stack: Option<StackIndex>, sample: &FoldedSample) {
+    fn add_sample(
+        &mut self,
+        process: usize,
+        stack: Result<StackIndex, DropReason>,
+        sample: &FoldedSample,
+    ) {
         let count = sample.times.len() as u64;
         let total = self.observations.saturating_add(count);
-        let Some(stack) = stack.filter(|_| total <= limits::RECORD_OBSERVATIONS_MAX) else {
-            self.ledger.dropped = self.ledger.dropped.saturating_add(count);
-            return;
+        let full = total > limits::RECORD_OBSERVATIONS_MAX;
+        let dropped = full.then_some(DropReason::Observations);
+        let stack = match (stack, dropped) {
+            (Ok(stack), None) => stack,
+            (_, Some(reason)) | (Err(reason), None) => {
+                self.ledger.drop_also(reason, count);
+                self.process_list[process].ledger.drop_also(reason, count);
+                return;
+            }
         };
         self.observations = total;
         let samples = &mut self.process_list[process].samples;

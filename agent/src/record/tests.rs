@@ -88,9 +88,7 @@ fn pprof_has_both_values_and_what_a_reader_needs() {
     assert_eq!((library.memory_start, library.memory_limit), (0x1000, 0x9000));
     assert!(profile.mapping.iter().any(|mapping| mapping.has_inline_frames));
     let comment = text(profile.comment[0]);
-    assert!(
-        comment.ends_with("1000 samples, 0 lost, 0 ticks missed, 1000 of 1000 stacks complete")
-    );
+    assert!(comment.ends_with("1000 samples, 0 lost, 0 ticks missed, 900 of 1000 stacks complete"));
     assert!(profile.mapping.iter().any(|mapping| text(mapping.filename) == "[kernel]"));
 }
 

@@ -90,7 +90,8 @@ fn write_as(
         Format::Otlp => {
             // One message for the whole file: two would not join, each has its own dictionary.
             let host = HostIdentity::read(host_name);
-            let settings = EncoderSettings { host, request_bytes_max: usize::MAX };
+            let settings =
+                EncoderSettings { host, source_lines: true, request_bytes_max: usize::MAX };
             for request in Encoder::new(settings)?.encode(window) {
                 output.write_all(&request.bytes)?;
             }

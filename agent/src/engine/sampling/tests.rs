@@ -192,14 +192,10 @@ fn windows_follow_each_other_and_the_account_closes() {
     let mut sum = super::Ledger::default();
     for window in &windows {
         let ledger = &window.ledger;
-        assert_eq!(
-            ledger.runs,
-            ledger.idle + ledger.shipped + ledger.lost_in_ring + ledger.filtered
-        );
-        assert_eq!(ledger.received, ledger.outcomes.iter().sum::<u64>());
+        ledger.check(window.window.observations() as u64).unwrap();
         sum.add(ledger);
     }
-    assert_eq!((sum.received, sum.shipped, sum.dropped), (4, 4, 0));
+    assert_eq!((sum.received, sum.shipped, sum.lost(), sum.carried_over), (4, 4, 0, 0));
     let kept: usize = windows.iter().map(|window| window.window.observations()).sum();
     assert_eq!(kept, 4, "the last window takes what is flushed");
     assert_eq!(control.counts().received, 4);
@@ -254,8 +250,10 @@ fn the_account_of_the_last_window_closes() {
         }],
         ..Statistics::default()
     };
-    let ledger = super::Ledger { unwanted: 2, received: 1, ..super::Ledger::default() };
-    let closed = super::closed(ledger, &at_end(5, 20), &at_end(6, 22));
+    let mut ledger = super::Ledger { unwanted: 2, received: 1, ..super::Ledger::default() };
+    ledger.outcomes[0] = 1;
+    let closed = super::closed(ledger, &at_end(5, 20), &at_end(6, 22), 2);
+    closed.check(1).unwrap();
     assert_eq!((closed.runs, closed.idle, closed.shipped), (2, 1, 1));
     assert_eq!((closed.filtered, closed.unwanted, closed.received), (0, 2, 1));
 }

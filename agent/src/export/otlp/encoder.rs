@@ -2,6 +2,7 @@
 
 use super::ledger;
 use super::locations::location_bytes_max;
+use super::order::WritingOrder;
 use super::request::{RequestBuilder, sample_bytes_max};
 use super::resource::{HostIdentity, of_agent, of_process};
 use crate::aggregate::{FoldedSample, NamedWindow};
@@ -18,6 +19,8 @@ const OPEN_BYTES_MAX: usize = 8 * limits::EXPORT_STRING_BYTES_MAX;
 pub struct EncoderSettings {
     /// The host that the samples come from.
     pub host: HostIdentity,
+    /// Source files and lines of native code travel too, as far as this host knows them.
+    pub source_lines: bool,
     /// Uncompressed bytes of one request, at most.
     pub request_bytes_max: usize,
 }
@@ -36,7 +39,7 @@ pub struct Request {
 /// Encodes windows. One for each start of the agent: it gives out the profile ids.
 #[derive(Debug)]
 pub struct Encoder {
-    settings: EncoderSettings,
+    pub(super) settings: EncoderSettings,
     boot_id: [u8; 8],
     sequence: u64,
 }
@@ -62,17 +65,30 @@ impl Encoder {
     /// Encodes one window: at least one request, more where it is larger than a receiver accepts.
     pub fn encode(&mut self, window: &NamedWindow) -> Vec<Request> {
         let mut requests = Vec::new();
-        let mut request = RequestBuilder::new(window);
-        let attributes = ledger::attributes(window, &mut request.dictionary);
+        let mut request = RequestBuilder::new(window, self.settings.source_lines);
+        let attributes = ledger::of_window(window, &mut request.dictionary);
         request.open_profile(of_agent(&self.settings.host), self.next_id(), attributes);
         let location_bytes = location_bytes_max(window);
+        let order = WritingOrder::of(window);
+        let all = location_bytes.iter().fold(0_usize, |sum, bytes| sum.saturating_add(*bytes));
+        if request.encoded_bytes_max().saturating_add(all) <= self.settings.request_bytes_max / 2 {
+            request.add_locations(window, &order.locations);
+        }
         for process in &window.processes {
-            let mut open = false;
-            for (sample, times) in process.samples.iter().flat_map(chunks) {
+            let account = ledger::of_process(&process.ledger, &mut request.dictionary);
+            let mut open = !account.is_empty();
+            if open {
+                let resource = of_process(&self.settings.host, &process.process);
+                request.open_profile(resource, self.next_id(), account);
+            }
+            for (sample, times) in order.samples(window, process).into_iter().flat_map(chunks) {
                 let bytes = sample_bound(window, sample, times.len(), &location_bytes);
                 let bytes_max = self.settings.request_bytes_max;
                 if request.encoded_bytes_max() + bytes > bytes_max && request.has_samples() {
-                    let full = std::mem::replace(&mut request, RequestBuilder::new(window));
+                    let full = std::mem::replace(
+                        &mut request,
+                        RequestBuilder::new(window, self.settings.source_lines),
+                    );
                     requests.push(full.finish());
                     open = false;
                 }

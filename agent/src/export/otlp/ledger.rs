@@ -1,11 +1,15 @@
-//! The account of a window as profile attributes.
+//! The accounts of a window and of its processes as profile attributes.
 
-use crate::aggregate::{Ledger, NamedWindow};
+use crate::aggregate::{DropReason, Ledger, NamedWindow, ProcessLedger};
+use crate::symbolize::UnnamedReason;
 use agent_ebpf::Outcome;
 use proto::otlp::{AttributeValue, DictionaryBuilder};
 
-/// Indices of the ledger's attributes.
-pub(super) fn attributes(window: &NamedWindow, dictionary: &mut DictionaryBuilder) -> Vec<i32> {
+/// Figures that are stated even if they are 0: that a window was observed shows in them.
+const ALWAYS: [&str; 4] = ["cpus", "ticks_expected", "runs", "sent"];
+
+/// Indices of the attributes of the window's account.
+pub(super) fn of_window(window: &NamedWindow, dictionary: &mut DictionaryBuilder) -> Vec<i32> {
     let Ledger {
         cpus,
         ticks_expected,
@@ -14,38 +18,80 @@ pub(super) fn attributes(window: &NamedWindow, dictionary: &mut DictionaryBuilde
         filtered,
         shipped,
         lost_in_ring,
+        carried_in,
+        carried_over,
         received,
         unwanted,
+        malformed,
         dropped,
         program_run_ns,
         outcomes,
-    } = window.ledger.clone();
-    let mut add = |name: &str, value: u64| {
-        let value = AttributeValue::Int(i64::try_from(value).unwrap_or(i64::MAX));
-        dictionary.attribute(&format!("vesta.ledger.{name}"), &value)
-    };
-    let mut indices: Vec<i32> = [
-        ("cpus", cpus),
-        ("ticks_expected", ticks_expected),
-        ("runs", runs),
+    } = &window.ledger;
+    let names = window.name_counts();
+    let figures = [
+        ("cpus", *cpus),
+        ("ticks_expected", *ticks_expected),
+        ("runs", *runs),
         ("missed", window.ledger.missed()),
-        ("idle", idle),
-        ("filtered", filtered),
-        ("shipped", shipped),
-        ("lost_in_ring", lost_in_ring),
-        ("received", received),
-        ("unwanted", unwanted),
-        ("dropped", dropped),
+        ("idle", *idle),
+        ("filtered", *filtered),
+        ("shipped", *shipped),
+        ("lost_in_ring", *lost_in_ring),
+        ("carried_in", *carried_in),
+        ("carried_over", *carried_over),
+        ("received", *received),
+        ("unwanted", *unwanted),
+        ("malformed", *malformed),
+        ("dropped", window.ledger.dropped()),
         ("sent", window.observations()),
-        ("program_run_ns", program_run_ns),
-    ]
-    .into_iter()
-    .map(|(name, value)| add(name, value))
-    .collect();
-    for (outcome, count) in Outcome::ALL.into_iter().zip(outcomes) {
-        if count > 0 {
-            indices.push(add(&format!("outcome.{}", outcome.name().replace(' ', "_")), count));
+        ("frames", names.frames),
+        ("frames_unnamed", names.unnamed()),
+        ("program_run_ns", *program_run_ns),
+    ];
+    let mut attributes = Attributes { prefix: "vesta.ledger", dictionary, indices: Vec::new() };
+    for (name, value) in figures {
+        // A figure costs 20 bytes in each request.
+        if value > 0 || ALWAYS.contains(&name) {
+            attributes.add(name, value);
         }
     }
-    indices
+    attributes.add_each("outcome", Outcome::ALL.map(Outcome::name), outcomes);
+    attributes.add_each("dropped", DropReason::ALL.map(DropReason::name), dropped);
+    attributes.add_each("unnamed", UnnamedReason::ALL.map(UnnamedReason::name), &names.unnamed);
+    attributes.indices
+}
+
+/// Indices of the attributes of a process's account: only what went wrong.
+pub(super) fn of_process(ledger: &ProcessLedger, dictionary: &mut DictionaryBuilder) -> Vec<i32> {
+    let ProcessLedger { received: _, outcomes, dropped, frames: _, unnamed } = ledger;
+    let mut attributes =
+        Attributes { prefix: "vesta.process_ledger", dictionary, indices: Vec::new() };
+    let mut stops = *outcomes;
+    stops[Outcome::Complete as usize] = 0;
+    stops[Outcome::NoUserStack as usize] = 0;
+    attributes.add_each("outcome", Outcome::ALL.map(Outcome::name), &stops);
+    attributes.add_each("dropped", DropReason::ALL.map(DropReason::name), dropped);
+    attributes.add_each("unnamed", UnnamedReason::ALL.map(UnnamedReason::name), unnamed);
+    attributes.indices
+}
+
+struct Attributes<'a> {
+    prefix: &'static str,
+    dictionary: &'a mut DictionaryBuilder,
+    indices: Vec<i32>,
+}
+
+impl Attributes<'_> {
+    fn add(&mut self, name: &str, value: u64) {
+        let value = AttributeValue::Int(i64::try_from(value).unwrap_or(i64::MAX));
+        let key = format!("{}.{name}", self.prefix);
+        self.indices.push(self.dictionary.attribute(&key, &value));
+    }
+
+    /// Figures by reason, those that are not zero.
+    fn add_each<const N: usize>(&mut self, what: &str, names: [&str; N], counts: &[u64; N]) {
+        for (name, count) in names.iter().zip(counts).filter(|(_, count)| **count > 0) {
+            self.add(&format!("{what}.{}", name.replace(' ', "_")), *count);
+        }
+    }
 }

@@ -1,10 +1,11 @@
 //! Locations and mappings of a window as dictionary entries, each made once for a request.
 
 use crate::address::ElfAddr;
-use crate::aggregate::{Code, Location, NamedWindow, StackIndex};
+use crate::aggregate::{Code, Location, LocationIndex, NamedWindow, StackIndex};
 use crate::elf::SourceLine;
 use crate::limits;
 use crate::normalize::MappedFile;
+use proto::FrameKind;
 use proto::otlp::profiles::Mapping;
 use proto::otlp::{AttributeValue, DictionaryBuilder, attribute};
 
@@ -18,19 +19,51 @@ const LOCATION_BYTES_MAX: usize = 512;
 /// Bytes a line takes besides its strings, at most.
 const LINE_BYTES_MAX: usize = 64;
 
+/// How much is said of a location that has names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Detail {
+    /// Nothing: its names would not fit into a request.
+    Addresses,
+    /// Functions; files and lines where they do not come from debug information, which the receiver may
+    /// have too.
+    Functions,
+    /// All.
+    Lines,
+}
+
 /// Dictionary indices of one window's locations and stacks within one request.
 #[derive(Debug)]
 pub(super) struct LocationIndices {
+    source_lines: bool,
     locations: Vec<Option<i32>>,
     stacks: Vec<Option<i32>>,
 }
 
 impl LocationIndices {
-    pub(super) fn new(window: &NamedWindow) -> Self {
+    /// With `source_lines`, native functions keep the files and lines that this host knows.
+    pub(super) fn new(window: &NamedWindow, source_lines: bool) -> Self {
         Self {
+            source_lines,
             locations: vec![None; window.locations.len()],
             stacks: vec![None; window.stacks.len()],
         }
+    }
+
+    /// Index of a location; `names` as for [`Self::stack`].
+    pub(super) fn location(
+        &mut self,
+        window: &NamedWindow,
+        index: LocationIndex,
+        names: bool,
+        dictionary: &mut DictionaryBuilder,
+    ) -> i32 {
+        let detail = match (names, self.source_lines) {
+            (false, _) => Detail::Addresses,
+            (true, false) => Detail::Functions,
+            (true, true) => Detail::Lines,
+        };
+        *self.locations[index.0 as usize]
+            .get_or_insert_with(|| add_location(window, window.location(index), detail, dictionary))
     }
 
     /// Index of a stack; `names` is false where names would not fit into any request.
@@ -47,11 +80,7 @@ impl LocationIndices {
         let locations: Vec<i32> = window
             .stack(index)
             .iter()
-            .map(|location| {
-                *self.locations[location.0 as usize].get_or_insert_with(|| {
-                    add_location(window, window.location(*location), names, dictionary)
-                })
-            })
+            .map(|location| self.location(window, *location, names, dictionary))
             .collect();
         let stack = dictionary.stack(&locations);
         self.stacks[index.0 as usize] = Some(stack);
@@ -84,7 +113,7 @@ pub(super) fn location_bytes_max(window: &NamedWindow) -> Vec<usize> {
 fn add_location(
     window: &NamedWindow,
     location: &Location,
-    names: bool,
+    detail: Detail,
     dictionary: &mut DictionaryBuilder,
 ) -> i32 {
     let kind = location.kind(&window.files);
@@ -105,10 +134,16 @@ fn add_location(
     };
     let lines: Vec<(i32, i64)> = match location.stand_in(&window.files) {
         Some(text) if location.lines.is_empty() => vec![(dictionary.function(&text, "", "", 0), 0)],
-        _ if !names => Vec::new(),
-        _ => location.lines.iter().map(|line| add_line(line, dictionary)).collect(),
+        _ if detail == Detail::Addresses => Vec::new(),
+        _ => {
+            let lines = kind != FrameKind::Native || detail == Detail::Lines;
+            location.lines.iter().map(|line| add_line(line, lines, dictionary)).collect()
+        }
     };
-    if matches!(location.code, Code::Native { .. }) && !location.lines.is_empty() && names {
+    if matches!(location.code, Code::Native { .. })
+        && !location.lines.is_empty()
+        && detail != Detail::Addresses
+    {
         let value = AttributeValue::Text(SYMBOL_SOURCE_HOST);
         attributes.push(dictionary.attribute(attribute::SYMBOL_SOURCE, &value));
     }
@@ -117,10 +152,14 @@ fn add_location(
 
 /// Only the name as it is shown: linkage names would be a quarter of the whole request (measured: 27 % of
 /// what zstd leaves while a compiler runs), and these names are provisional anyway.
-fn add_line(line: &SourceLine, dictionary: &mut DictionaryBuilder) -> (i32, i64) {
+///
+/// Files and lines of native code are a ninth of a request; a receiver that has the debug file knows them
+/// anyway.
+fn add_line(line: &SourceLine, lines: bool, dictionary: &mut DictionaryBuilder) -> (i32, i64) {
     let SourceLine { function, system_name: _, file, line } = line;
-    let function = dictionary.function(cut(function), "", cut(file), 0);
-    (function, i64::from(*line))
+    let (file, line) = if lines { (cut(file), *line) } else { ("", 0) };
+    let function = dictionary.function(cut(function), "", file, 0);
+    (function, i64::from(line))
 }
 
 /// A kernel mapping has a name and nothing else.

@@ -3,8 +3,9 @@
 
 use super::locations::LocationIndices;
 use super::{Request, SCOPE_NAME};
-use crate::aggregate::{FoldedSample, NamedWindow};
+use crate::aggregate::{FoldedSample, LocationIndex, NamedWindow};
 use crate::clock::UnixNs;
+use crate::limits;
 use hashbrown::HashMap;
 use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
@@ -47,11 +48,11 @@ pub(super) struct RequestBuilder {
 }
 
 impl RequestBuilder {
-    pub(super) fn new(window: &NamedWindow) -> Self {
+    pub(super) fn new(window: &NamedWindow, source_lines: bool) -> Self {
         Self {
             header: WindowHeader::of(window),
             dictionary: DictionaryBuilder::new(),
-            indices: LocationIndices::new(window),
+            indices: LocationIndices::new(window, source_lines),
             resource_profiles: Vec::new(),
             bytes_max: 0,
             observations: 0,
@@ -67,6 +68,13 @@ impl RequestBuilder {
     /// True if it holds more than the account of the window.
     pub(super) const fn has_samples(&self) -> bool {
         self.observations > 0
+    }
+
+    /// Adds locations before the stacks that need them, in this order.
+    pub(super) fn add_locations(&mut self, window: &NamedWindow, order: &[LocationIndex]) {
+        for index in order {
+            self.indices.location(window, *index, true, &mut self.dictionary);
+        }
     }
 
     /// Begins a profile; `attributes` are dictionary indices.
@@ -138,10 +146,10 @@ impl RequestBuilder {
             });
         }
         let timestamps = &mut samples[position].timestamps_unix_nano;
-        let sorted =
-            timestamps.last().is_none_or(|last| times.first().is_none_or(|first| *last <= first.0));
-        timestamps.extend(times.iter().map(|time| time.0));
-        if !sorted {
+        let start = self.header.start.0;
+        let step = limits::EXPORT_TIME_STEP_NS;
+        timestamps.extend(times.iter().map(|time| (time.0 / step * step).max(start.min(time.0))));
+        if !timestamps.is_sorted() {
             timestamps.sort_unstable();
         }
     }

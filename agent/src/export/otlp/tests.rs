@@ -1,7 +1,7 @@
 use super::*;
 use crate::address::AbsAddr;
 use crate::aggregate::fixtures::{self, PERIOD_NS, native, sample};
-use crate::aggregate::{NamedWindow, marker_text};
+use crate::aggregate::{DropReason, NamedWindow, ProcessLedger, marker_text};
 use crate::normalize::{Frame, KernelRegion, Marker};
 use agent_ebpf::Outcome;
 use prost::Message as _;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 
 fn encoder(request_bytes_max: usize) -> Encoder {
     let host = HostIdentity { name: "box".into(), id: Some("0".repeat(32)) };
-    Encoder::new(EncoderSettings { host, request_bytes_max }).unwrap()
+    Encoder::new(EncoderSettings { host, source_lines: true, request_bytes_max }).unwrap()
 }
 
 fn decoded(requests: &[Request]) -> Vec<ExportProfilesServiceRequest> {
@@ -151,6 +151,26 @@ fn frames_are_written_as_they_are_read() {
 }
 
 #[test]
+fn native_code_keeps_its_lines_to_itself_and_go_does_not() {
+    // The second file of the fixtures is a Go program.
+    let frames = vec![native(&fixtures::file(1), 0x1011), native(&fixtures::file(2), 0x1012)];
+    let window = fixtures::named(&[sample(1, 1, 5, frames)]);
+    let mut encoder = encoder(usize::MAX);
+    encoder.settings.source_lines = false;
+    let requests = decoded(&encoder.encode(&window));
+    let rows = rows(&requests);
+    let ((.., frames), _) = rows.first_key_value().unwrap();
+    let expected = [
+        "native /usr/lib/lib1.so!0x1011 lib1.so_inlined_1011:0<lib1.so_1011:0",
+        "go /usr/lib/lib2.so!0x1012 lib2.so_1012:3",
+    ];
+    assert_eq!(frames[..], expected);
+    let strings = &requests[0].dictionary.as_ref().unwrap().string_table;
+    assert!(strings.iter().any(|text| text == "/src/lib2.so.c"));
+    assert!(!strings.iter().any(|text| text == "/src/lib1.so.c"));
+}
+
+#[test]
 fn mappings_state_the_segment_of_the_address() {
     let file = fixtures::file(1);
     let frames = vec![native(&file, 0x1011), native(&file, 0x20012)];
@@ -254,6 +274,7 @@ fn an_empty_window_says_that_it_was_observed() {
     let ledger = ledger_of(requests[0].dictionary.as_ref().unwrap(), profile);
     assert_eq!(ledger["vesta.ledger.idle"], 190);
     assert_eq!(ledger["vesta.ledger.sent"], 0);
+    assert!(!ledger.contains_key("vesta.ledger.lost_in_ring"), "what is not there is 0");
 }
 
 fn ledger_of(tables: &ProfilesDictionary, profile: &Profile) -> BTreeMap<String, i64> {
@@ -275,14 +296,52 @@ fn the_account_travels_with_the_window() {
     let window: NamedWindow = fixtures::named(&fixtures::samples(100, 3));
     let requests = decoded(&encoder(usize::MAX).encode(&window));
     let ledger = ledger_of(requests[0].dictionary.as_ref().unwrap(), profiles(&requests)[0]);
-    let value = |name: &str| ledger[&format!("vesta.ledger.{name}")];
+    let value = |name: &str| ledger.get(&format!("vesta.ledger.{name}")).copied().unwrap_or(0);
     assert_eq!(value("sent"), 100);
     assert_eq!(
         value("runs"),
         value("idle") + value("shipped") + value("lost_in_ring") + value("filtered")
     );
     assert_eq!(value("ticks_expected"), value("runs") + value("missed"));
-    assert_eq!(value("outcome.complete"), 100);
+    assert_eq!(value("outcome.complete"), 90);
+    let (frames, unnamed) = (value("frames"), value("frames_unnamed"));
+    assert!(frames > 1000 && unnamed > 0 && unnamed < frames / 5, "{unnamed} of {frames}");
+    let reasons = ledger.iter().filter(|(name, _)| name.starts_with("vesta.ledger.unnamed."));
+    assert_eq!(reasons.map(|(_, value)| value).sum::<i64>(), unnamed);
+}
+
+#[test]
+fn a_process_states_what_went_wrong_with_its_samples() {
+    let mut window: NamedWindow = fixtures::named(&fixtures::samples(100, 2));
+    window.processes[0].samples.clear();
+    let account = &mut window.processes[0].ledger;
+    *account = ProcessLedger::default();
+    account.drop_also(DropReason::Stacks, 50);
+    let requests = decoded(&encoder(usize::MAX).encode(&window));
+    let tables = requests[0].dictionary.as_ref().unwrap();
+    let all = profiles(&requests);
+    assert_eq!(all.len(), 3, "a process that lost everything is there");
+    let lost = BTreeMap::from([("vesta.process_ledger.dropped.stacks".to_owned(), 50)]);
+    assert_eq!(ledger_of(tables, all[1]), lost);
+    let other = ledger_of(tables, all[2]);
+    let keys: Vec<_> = other.keys().map(|key| key.rsplit('.').next().unwrap()).collect();
+    assert_eq!(keys, ["no_symbol"], "{other:?}");
+    let resource = &requests[0].resource_profiles[1];
+    assert_eq!(resource_text(resource, attribute::SERVICE_NAME).unwrap(), "service1");
+}
+
+#[test]
+fn times_are_rounded_down_within_the_window() {
+    let file = fixtures::file(1);
+    let times = [0, 5, 70_000, 1_000_000_000, 4_999_999_999];
+    let samples = times.map(|time| sample(1, 1, time, vec![native(&file, 0x1011)]));
+    let requests = decoded(&encoder(usize::MAX).encode(&fixtures::named(&samples)));
+    let written = &profiles(&requests)[1].samples[0].timestamps_unix_nano;
+    let start = u64::try_from(fixtures::WALL.0).unwrap();
+    for (written, time) in written.iter().zip(times) {
+        let early = (start + time).checked_sub(*written).unwrap();
+        assert!(early < crate::limits::EXPORT_TIME_STEP_NS && *written >= start, "{time}: {early}");
+    }
 }
 
 #[test]

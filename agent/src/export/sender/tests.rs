@@ -150,7 +150,9 @@ fn agent(address: SocketAddr, compression: Compression, limits: QueueLimits) -> 
     let backoff = Backoff { first: Duration::from_millis(20), max: Duration::from_millis(80) };
     let sender = Sender::new(client, Arc::clone(&queue), metrics.export.clone(), backoff);
     let host = HostIdentity { name: "box".into(), id: None };
-    let encoder = Encoder::new(EncoderSettings { host, request_bytes_max: 100_000 }).unwrap();
+    let encoder =
+        Encoder::new(EncoderSettings { host, source_lines: false, request_bytes_max: 100_000 })
+            .unwrap();
     let (exporter, export) = Exporter::start(encoder, queue, sender, metrics.clone());
     Agent { exporter, export, metrics }
 }

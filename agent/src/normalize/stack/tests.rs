@@ -95,6 +95,21 @@ fn stops_are_shown_at_the_root() {
 }
 
 #[test]
+fn the_marker_stands_where_frames_are_missing() {
+    let code = [mapping(1, Runtime::Native, 0x10000)];
+    let mut truncated = sample(&[0xf100], &[0x10010, 0x10020, 0x10030], Outcome::DepthLimit);
+    check(&code, &truncated, "k:f100 f1+10 f1+1f f1+2f [depth limit]");
+    truncated.root_frames = 1;
+    check(&code, &truncated, "k:f100 f1+10 f1+1f [depth limit] f1+2f");
+    truncated.root_frames = 3;
+    check(&code, &truncated, "k:f100 [depth limit] f1+10 f1+1f f1+2f");
+    assert_eq!(shown(&frames(&truncated, None)), "k:f100 [depth limit]");
+    truncated.outcome = Outcome::TimeLimit;
+    truncated.root_frames = 2;
+    check(&code, &truncated, "k:f100 f1+10 [time limit] f1+1f f1+2f");
+}
+
+#[test]
 fn addresses_of_another_program_say_nothing() {
     let other = sample(&[0xf100], &[0x10010, 0x20020], Outcome::Complete);
     assert_eq!(shown(&frames(&other, None)), "k:f100 [process unknown]");

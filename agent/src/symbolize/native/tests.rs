@@ -113,11 +113,7 @@ fn debug_information_adds_lines_and_inlined_functions() {
         let path = compile(directory.path(), source, "g++", &["-O2", "-g", compression]);
         let (start, _) = symbol(&path, "_ZN5space5outerEPVi");
         let found = names(&path, &[start]);
-        let expected = [
-            "inner program.cc:3",
-            "middle program.cc:6",
-            "space::outer(int volatile*) program.cc:8",
-        ];
+        let expected = ["inner program.cc:3", "middle program.cc:6", "space::outer program.cc:8"];
         assert_eq!(found, [expected], "{compression}");
     }
 }

@@ -113,7 +113,7 @@ mod tests {
         check("Lorg/example/Foo;::bar", "org.example.Foo::bar", "", 0);
         check("LinearScan", "LinearScan", "", 0);
         check("void Foo.bar(int)", "void Foo.bar(int)", "", 0);
-        check("_ZN3foo3barEi", "foo::bar(int)", "", 0);
+        check("_ZN3foo3barEi", "foo::bar", "", 0);
         check(
             "instance void [app] N.T::M(int32)[OptimizedTier1]",
             "instance void [app] N.T::M(int32)[OptimizedTier1]",

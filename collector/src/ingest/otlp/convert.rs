@@ -28,6 +28,10 @@ const YEAR_1971_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
 /// The agent's account of a window travels in attributes of a profile: figures of that profile, no
 /// attributes of samples.
 const LEDGER_PREFIX: &str = "vesta.ledger.";
+/// The same of one process; its sums are in the other.
+const PROCESS_LEDGER_PREFIX: &str = "vesta.process_ledger.";
+/// Figures that are no amounts that windows add to.
+const NO_SUMS: [&str; 3] = ["cpus", "carried_in", "carried_over"];
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -272,8 +276,7 @@ impl<'a> Converter<'a> {
         for attribute in indices.iter().filter_map(|&index| self.dictionary.attribute(index)) {
             let name = attribute.key.strip_prefix(LEDGER_PREFIX);
             let is_plain = |name: &&str| {
-                // The number of CPUs is no amount that windows add to.
-                *name != "cpus"
+                !NO_SUMS.contains(name)
                     && name.len() <= LEDGER_NAME_BYTES_MAX
                     && name
                         .bytes()
@@ -303,7 +306,8 @@ impl<'a> Converter<'a> {
         }
         let indices = of_sample.iter().chain(of_profile);
         set.extend(indices.filter_map(|&index| self.dictionary.attribute(index)).cloned());
-        set.retain(|attribute| !attribute.key.starts_with(LEDGER_PREFIX));
+        let prefixes = [LEDGER_PREFIX, PROCESS_LEDGER_PREFIX];
+        set.retain(|attribute| !prefixes.iter().any(|prefix| attribute.key.starts_with(prefix)));
         set.extend(origin.attributes.iter().cloned());
         set.sort_by(|a, b| a.key.cmp(&b.key)); // stable: the first of equal names wins below
         set.dedup_by(|later, first| later.key == first.key);

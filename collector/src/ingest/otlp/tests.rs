@@ -439,7 +439,8 @@ fn the_account_of_a_window_is_summed_by_host_and_is_no_attribute_of_samples() {
     let lost = i32::try_from(tables.string_table.len()).unwrap();
     let names = ["lost_in_ring", "outcome.no_table", "<x>", "cpus"];
     tables.string_table.extend(names.map(|name| format!("vesta.ledger.{name}")));
-    for (name, value) in [(0, 7), (1, 3), (2, 1), (1, -5), (3, 2)] {
+    tables.string_table.push("vesta.process_ledger.outcome.no_table".to_owned());
+    for (name, value) in [(0, 7), (1, 3), (2, 1), (1, -5), (3, 2), (4, 9)] {
         tables.attribute_table.push(otlp::KeyValueAndUnit {
             key_strindex: lost + name,
             value: Some(AnyValue { value: Some(Value::IntValue(value)) }),
@@ -448,7 +449,7 @@ fn the_account_of_a_window_is_summed_by_host_and_is_no_attribute_of_samples() {
     }
     let scope_profiles = &mut request.resource_profiles[0].scope_profiles[0];
     scope_profiles.scope.as_mut().unwrap().name = AGENT_SCOPE.to_owned();
-    scope_profiles.profiles[0].attribute_indices = vec![4, 5, 6, 7, 8];
+    scope_profiles.profiles[0].attribute_indices = vec![4, 5, 6, 7, 8, 9];
     let again = scope_profiles.profiles[0].clone();
     scope_profiles.profiles.push(again);
     let received = received(&request);
