@@ -3,14 +3,14 @@
 /// One measured number.
 #[derive(Clone, Debug)]
 pub(crate) struct Figure {
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     pub(crate) value: f64,
     pub(crate) unit: &'static str,
 }
 
 impl Figure {
-    pub(crate) const fn new(name: &'static str, value: f64, unit: &'static str) -> Self {
-        Self { name, value, unit }
+    pub(crate) fn new(name: impl Into<String>, value: f64, unit: &'static str) -> Self {
+        Self { name: name.into(), value, unit }
     }
 }
 

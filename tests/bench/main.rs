@@ -5,8 +5,11 @@
 mod agent;
 mod collector;
 mod figures;
+mod load;
 mod observer;
+mod rows_file;
 
+use crate::load::Kind;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -17,6 +20,7 @@ use std::path::PathBuf;
     after_help = "\
 Examples:
   cargo xtask bench agent
+  cargo xtask bench agent --loads loaded,idle
   cargo xtask bench agent --frequency 97 --seconds 60 --json
   cargo xtask bench agent --beside /opt/profiler/ebpf-profiler
   cargo xtask bench collector --seconds 20"
@@ -28,7 +32,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// CPU with BPF time, memory with maps, time per frame, unwind rows per second (needs root).
+    /// CPU with BPF time, memory with maps, bytes on the wire, start-up, under several loads (needs root).
     Agent(AgentArgs),
     /// Durable samples per second over OTLP/gRPC, latency of merges, bytes per sample.
     Collector(CollectorArgs),
@@ -36,8 +40,13 @@ enum What {
 
 #[derive(Clone, Debug, Args)]
 struct AgentArgs {
-    /// Length of the measured part; ten seconds before it warm up.
-    #[arg(long, default_value_t = 30)]
+    /// What the host does meanwhile; the names of figures end with it, the loaded host has the plain ones.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
+        Kind::Loaded, Kind::Idle, Kind::Storm, Kind::NineMillion, Kind::Spinners,
+    ])]
+    loads: Vec<Kind>,
+    /// Length of each measured part; fifteen seconds before it warm up.
+    #[arg(long, default_value_t = 60)]
     seconds: u64,
     /// Samples per second and CPU.
     #[arg(long, default_value_t = 19)]

@@ -34,6 +34,8 @@ pub(crate) struct Reading {
     programs: BTreeMap<u32, (u64, u64)>,
     /// Resident memory, bytes.
     pub(crate) rss_bytes: u64,
+    /// The most that it ever was.
+    pub(crate) rss_peak_bytes: u64,
 }
 
 impl Reading {
@@ -45,7 +47,8 @@ impl Reading {
                 .iter()
                 .filter_map(|it| program(it))
                 .collect(),
-            rss_bytes: rss_bytes(&process),
+            rss_bytes: status_bytes(&process, "VmRSS:"),
+            rss_peak_bytes: status_bytes(&process, "VmHWM:"),
         }
     }
 
@@ -94,8 +97,8 @@ fn program(fdinfo: &Path) -> Option<(u32, (u64, u64))> {
     Some((id, (number("run_time_ns:")?, number("run_cnt:")?)))
 }
 
-fn rss_bytes(process: &Path) -> u64 {
+fn status_bytes(process: &Path, key: &str) -> u64 {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
 }

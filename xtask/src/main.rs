@@ -94,7 +94,7 @@ What was found lies in target/fuzz/artifacts/TARGET; the command that shows it a
     Fuzz(fuzz::FuzzArgs),
     /// Measure what Vesta costs on this host, built with `--release`.
     #[command(after_help = "What:
-  agent      CPU with BPF time, memory with maps, time per frame, unwind rows per second (root)
+  agent      CPU with BPF time, memory with maps, bytes on the wire, start-up, under five loads (root)
   collector  durable samples per second over OTLP/gRPC, latency of answers, of the whole program
   store      the same inside one process, over a large seeded set
 Examples:

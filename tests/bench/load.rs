@@ -1,0 +1,163 @@
+//! What the host does while an agent is measured. Each load ends with its value.
+
+use crate::rows_file;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tests::workload::{self, Language};
+use tests::{Running, binary, seed};
+
+/// A kind of load; its name ends the names of its figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Kind {
+    /// C, Python, Node.js and Java keep all CPUs busy, and short processes come and go.
+    Loaded,
+    /// Nothing but what the host does anyway.
+    Idle,
+    /// As loaded, and compilers run one after the other.
+    Storm,
+    /// One busy process that maps a file of nine million unwind rows.
+    #[value(name = "9m")]
+    NineMillion,
+    /// Twelve threads that spin, and compilers; only the start is measured.
+    Spinners,
+}
+
+impl Kind {
+    /// What ends the names of its figures; the loaded host is the plain one.
+    pub(crate) const fn suffix(self) -> &'static str {
+        match self {
+            Self::Loaded => "",
+            Self::Idle => "_idle",
+            Self::Storm => "_storm",
+            Self::NineMillion => "_9m",
+            Self::Spinners => "_spinners",
+        }
+    }
+}
+
+/// The running load.
+pub(crate) struct Load {
+    _running: Vec<Running>,
+}
+
+impl Load {
+    pub(crate) fn start(kind: Kind, length: Duration) -> Self {
+        let seconds = length.as_secs();
+        let running = match kind {
+            Kind::Idle => Vec::new(),
+            Kind::Loaded => mixed(seconds),
+            Kind::Storm => mixed(seconds).into_iter().chain(compilers(2)).collect(),
+            Kind::NineMillion => vec![mapper(&rows_file::written(), seconds)],
+            Kind::Spinners => (0..12).map(|_| spinner(seconds)).chain(compilers(2)).collect(),
+        };
+        Self { _running: running }
+    }
+}
+
+/// One busy process of each language, and short ones.
+fn mixed(seconds: u64) -> Vec<Running> {
+    let c = Language::C.split().map(|program| workload::start_split(&program, seconds, seed()));
+    let python = script("python3", &["-c", PYTHON], seconds);
+    let node = script("node", &["-e", NODE], seconds);
+    let java = java(seconds);
+    let short = workload::c("brief", &[]).map(|brief| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg("while :; do \"$0\" 20 30; sleep 0.2; done").arg(brief);
+        Running::start(shell)
+    });
+    [c, python, node, java, short].into_iter().flatten().collect()
+}
+
+const PYTHON: &str = "
+import sys, time
+def inner(n): return sum(i * i for i in range(n))
+def outer(): return inner(1000) + inner(500)
+end = time.time() + float(sys.argv[1])
+while time.time() < end: outer()
+";
+
+const NODE: &str = "
+const end = Date.now() + 1000 * Number(process.argv[1]);
+function inner(n) { let s = 0; for (let i = 0; i < n; i++) s += Math.sqrt(i); return s; }
+function outer() { return inner(10000) + inner(5000); }
+while (Date.now() < end) outer();
+";
+
+const JAVA: &str = "
+public class Busy {
+    static double inner(int n) { double s = 0; for (int i = 0; i < n; i++) s += Math.sqrt(i); return s; }
+    static double outer() { return inner(10000) + inner(5000); }
+    public static void main(String[] a) {
+        long end = System.nanoTime() + 1000000000L * Long.parseLong(a[0]);
+        double s = 0;
+        while (System.nanoTime() < end) s += outer();
+        System.out.println(s);
+    }
+}
+";
+
+/// A program in PATH; a load without it is said to be one.
+#[expect(clippy::print_stderr, reason = "figures go to standard output")]
+fn tool(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file());
+    if found.is_none() {
+        eprintln!("the load runs without {name}: not in PATH");
+    }
+    found
+}
+
+fn script(program: &str, arguments: &[&str], seconds: u64) -> Option<Running> {
+    let program = tool(program)?;
+    let mut command = Command::new(program);
+    command.args(arguments).arg(seconds.to_string());
+    Some(Running::start(command))
+}
+
+fn java(seconds: u64) -> Option<Running> {
+    let java = tool("java")?;
+    let source = binary::scratch("bench").join("Busy.java");
+    std::fs::write(&source, JAVA).expect("write into the scratch folder");
+    let mut command = Command::new(java);
+    command.args(["-XX:+PreserveFramePointer", "-Xmx256m"]).arg(source).arg(seconds.to_string());
+    Some(Running::start(command))
+}
+
+fn spinner(seconds: u64) -> Running {
+    let mut shell = Command::new("timeout");
+    shell.arg(seconds.to_string()).args(["sh", "-c", "while :; do :; done"]);
+    Running::start(shell)
+}
+
+/// Compilers that run one after the other, so many at once.
+fn compilers(at_once: usize) -> Vec<Running> {
+    let Some(compiler) = tool("g++") else { return Vec::new() };
+    let source = binary::repository().join("tests/workloads/split.cpp");
+    let compile = |_| {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg("while :; do \"$0\" -O2 -c -o /dev/null \"$1\"; done");
+        Running::start({
+            shell.arg(&compiler).arg(&source);
+            shell
+        })
+    };
+    (0..at_once).map(compile).collect()
+}
+
+/// Maps the code of a file and keeps a CPU busy.
+fn mapper(file: &Path, seconds: u64) -> Running {
+    const MAP: &str = "
+import mmap, sys, time
+with open(sys.argv[1], 'rb') as f:
+    m = mmap.mmap(f.fileno(), int(sys.argv[2]), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC,
+                  offset=int(sys.argv[3]))
+end = time.time() + float(sys.argv[4])
+while time.time() < end: sum(i * i for i in range(1000))
+";
+    let mut python = Command::new("python3");
+    python.arg("-c").arg(MAP).arg(file);
+    python.args([rows_file::TEXT_BYTES, rows_file::TEXT_OFFSET].map(|number| number.to_string()));
+    python.arg(seconds.to_string());
+    Running::start(python)
+}
