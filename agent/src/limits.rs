@@ -115,6 +115,9 @@ pub const TABLE_PARKED_NS: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 20_000_000
 pub const TABLE_PARKED_ATTEMPTS_MAX: u32 = 4;
 /// Rows of tables that are parked, together; 6 bytes each.
 pub const TABLES_PARKED_ROWS_MAX: usize = 12 << 20;
+/// Age of a change of a process's mappings from which on it is published although nobody has sampled it,
+/// nanoseconds. 7 of 8 processes of a build are over by then.
+pub const PUBLISH_LATER_NS: u64 = 1_000_000_000;
 /// Wait before a layout that the kernel side did not take is offered again, nanoseconds: at least the
 /// delay after which it uses memory again. Doubled with each refusal.
 pub const PUBLISH_RETRY_NS_MIN: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_000_000;
@@ -151,6 +154,26 @@ pub const PROCESS_CHECKS_PER_POLL: usize = 64;
 /// Time between two checks of all processes for a missed exit, nanoseconds. After lost records it is
 /// done at once.
 pub const PROCESS_CHECK_INTERVAL_NS: u64 = 300_000_000_000;
+/// Nice value of the engine's thread and of those that look at files: they run for a few milliseconds a
+/// second, and what they do cannot wait behind a dozen programs that spin.
+pub const ENGINE_NICE: i32 = -10;
+/// Nice value of the threads that compile tables: a table of a million rows takes 0.2 s.
+pub const COMPILER_NICE: i32 = -5;
+/// A read of `/proc/PID/maps` is followed by a pause of this many times what it took: a process with
+/// 128,000 mappings that maps new code all the time may not cost more than 2 % of a CPU.
+pub const MAPS_READ_PAUSE_FACTOR: u64 = 50;
+/// Threads that look behind mappings: two, so that one large file does not hold up the others.
+pub const LOOK_THREADS: usize = 2;
+/// Such threads with those that wait for a file system that does not answer. Each has a stack of 2 MiB,
+/// of which it has touched a few pages.
+pub const LOOK_THREADS_MAX: usize = 16;
+/// Time that the engine waits for the files of one process: a cold disk answers within it. Nothing is
+/// waited for while every thread is stuck.
+pub const LOOK_WAIT: Duration = Duration::from_millis(50);
+/// Looks that wait for a thread; one is the mappings of one process.
+pub const LOOK_QUEUE_MAX: usize = 1024;
+/// Processes noted for one path at which a look is stuck; further ones are looked at with the next change.
+pub const LOOKS_HELD_MAX: usize = 4096;
 /// Shortest time between two rounds that read all processes again after lost records, nanoseconds: one
 /// listing of 20,000 processes takes 20 ms.
 pub const LOST_RECOVERY_INTERVAL_NS: u64 = 2_000_000_000;

@@ -4,6 +4,8 @@
 
 mod control;
 mod kernel_side;
+#[cfg(test)]
+mod load_tests;
 mod preload;
 mod sampling;
 #[cfg(test)]
@@ -19,7 +21,9 @@ use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
 use crate::kernel::KernelFacts;
-use crate::limits::{ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, UNWIND_TABLE_BYTES_MAX};
+use crate::limits::{
+    ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, ENGINE_NICE, UNWIND_TABLE_BYTES_MAX,
+};
 use crate::process::host::{Host, ProcFs};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::PerfMaps;
@@ -149,6 +153,7 @@ pub fn run(
     control: &Control,
 ) -> Result<(), EngineError> {
     KernelFacts::read(&options.proc_root).check(options.ignore_kernel_defects)?;
+    go_first(ENGINE_NICE);
     raise_descriptor_limit();
     return_freed_memory();
     let (sampler, tables) = Sampler::load(&bpf::Options {
@@ -164,6 +169,16 @@ pub fn run(
     let mut engine = Engine::new(options, host, &foreign, Box::new(sampler), Box::new(tables))?;
     engine.load_existing(control)?;
     engine.run(sink, control)
+}
+
+/// Lets this thread, and those that it starts, have the CPU soon when they want it: a new process that
+/// spins waits for its tables behind everybody else that does, and each of them has its turn first. It is
+/// a right of root; without it tables come later.
+pub(crate) fn go_first(nice: i32) {
+    // Linux keeps it for each thread, against POSIX (setpriority(2), "C library/kernel differences").
+    if let Err(error) = rustix::process::setpriority_process(None, nice) {
+        tracing::debug!(%error, "the priority stays");
+    }
 }
 
 /// Descriptors are needed by CPU and by file; the usual soft limit of 1,024 does for neither on a large

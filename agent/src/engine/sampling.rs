@@ -17,6 +17,7 @@ use crate::normalize::{self, Frame, NormalizedSample};
 use crate::process::compile::Compilers;
 use crate::process::files::{FileCounts, Files};
 use crate::process::host::Host;
+use crate::process::looks::{LookCounts, Looks};
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::symbolize::kernel::KernelRegions;
@@ -34,6 +35,8 @@ pub struct EngineCounts {
     pub processes: ProcessCounts,
     /// Foreign files.
     pub files: FileCounts,
+    /// Looks behind mappings.
+    pub looks: LookCounts,
     /// Tables in the kernel side.
     pub tables: PublishCounts,
     /// Perf maps.
@@ -55,6 +58,7 @@ pub struct Engine {
     options: EngineOptions,
     host: Arc<dyn Host>,
     files: Arc<Files>,
+    looks: Arc<Looks>,
     sampler: Box<dyn Sampling>,
     tables: Box<dyn WalkTables>,
     publisher: Publisher,
@@ -111,7 +115,8 @@ impl Engine {
         let files = Arc::new(Files::new(Arc::clone(&host), Arc::clone(foreign)));
         let open_files: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
         let compilers = Compilers::start(foreign, &open_files).map_err(EngineError::Thread)?;
-        let processes = ProcessTable::new(Arc::clone(&host), Arc::clone(&files), &options.pids);
+        let looks = Arc::new(Looks::start(Arc::clone(&files)).map_err(EngineError::Thread)?);
+        let processes = ProcessTable::new(Arc::clone(&host), Arc::clone(&looks), &options.pids);
         let now = monotonic_now();
         Ok(Self {
             intake: Intake {
@@ -128,6 +133,7 @@ impl Engine {
             options: options.clone(),
             host,
             files,
+            looks,
             sampler,
             tables,
             publisher: Publisher::new(
@@ -147,6 +153,7 @@ impl Engine {
         EngineCounts {
             processes: self.intake.processes.counts(),
             files: self.files.counts(),
+            looks: self.looks.counts(),
             perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
             unwanted: self.intake.unwanted,
@@ -277,6 +284,7 @@ impl Engine {
         }
         for (pid, time) in missed.drain(..) {
             self.publisher.missed(pid, time);
+            self.intake.processes.needed(pid);
         }
     }
 

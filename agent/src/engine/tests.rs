@@ -12,14 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Keeps every window, named.
-struct Keep {
-    windows: Vec<NamedWindow>,
+pub(super) struct Keep {
+    pub(super) windows: Vec<NamedWindow>,
     kernel: KernelSymbols,
     local: LocalFiles,
 }
 
 impl Keep {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let kernel = KernelSymbols::read(Path::new("/proc"), Arc::default());
         Self { windows: Vec::new(), kernel, local: LocalFiles::new() }
     }
@@ -65,7 +65,7 @@ impl WindowSink for Keep {
 }
 
 /// True if this test can sample; else the reason is printed.
-fn can_sample() -> bool {
+pub(super) fn can_sample() -> bool {
     let reason = if !rustix::process::geteuid().is_root() {
         "not root"
     } else if cfg!(not(bpf_object)) {
@@ -224,9 +224,9 @@ fn cpu_of(child: std::process::Child) -> u64 {
 }
 
 /// Runs the engine over the whole host while `work` runs; answers its result and the counts at the end.
-fn while_sampling<T: Send>(
+pub(super) fn while_sampling<T: Send>(
     options: &EngineOptions,
-    keep: &mut Keep,
+    keep: &mut dyn WindowSink,
     work: impl FnOnce() -> T + Send,
 ) -> (T, EngineCounts) {
     let control = Control::default();

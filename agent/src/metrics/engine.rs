@@ -15,10 +15,11 @@ use std::time::Duration;
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 13] = [
+const NOW: [Figure; 14] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
+    ("file_looks_stuck", "Looks at files that do not answer", |counts| counts.looks.stuck),
     ("tables", "Unwind tables loaded", |counts| counts.tables.tables),
     ("tables_pending", "Unwind tables being made", |counts| counts.tables.pending),
     ("tables_shared", "Files that use the table of a copy", |counts| counts.tables.shared),
@@ -36,7 +37,7 @@ const NOW: [Figure; 13] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 31] = [
+const SINCE_START: [Figure; 35] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -86,6 +87,14 @@ const SINCE_START: [Figure; 31] = [
     ("lifecycle_recoveries", "Times that all processes were read again after a loss", |counts| {
         counts.processes.recoveries
     }),
+    ("file_looks_late", "Looks at files that took longer than anybody waited", |counts| {
+        counts.looks.late
+    }),
+    ("file_looks_held", "Mappings not looked at, because their path does not answer", |counts| {
+        counts.looks.held
+    }),
+    ("file_looks_refused", "Looks not taken, because too many wait", |counts| counts.looks.refused),
+    ("file_looks_panicked", "Files at which a parser panicked", |counts| counts.looks.panics),
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),
     ("files_malformed", "Mapped files that are no executables", |counts| counts.files.malformed),

@@ -4,7 +4,7 @@
 use crate::address::FileId;
 use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
-use crate::limits::{FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
+use crate::limits::{COMPILER_NICE, FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
 use crate::unwind::RowTable;
 use agent_ebpf::UnwindRule;
 use sha2::{Digest as _, Sha256};
@@ -171,6 +171,7 @@ struct Work {
 
 impl Work {
     fn run(self) {
+        crate::engine::go_first(COMPILER_NICE);
         while let Some(file) = self.next() {
             let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
             let unwound = match self.files.open(file) {

@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 /// One made-up process.
 #[derive(Clone, Debug)]
@@ -28,6 +29,8 @@ pub(crate) struct FakeProcess {
     /// Its environment is not in place yet.
     pub(crate) executing: bool,
     pub(crate) cgroup: String,
+    /// What a read of its mappings takes.
+    pub(crate) maps_wait: Duration,
 }
 
 /// The host. Every path that begins with `/` is a file whose content is its path.
@@ -50,6 +53,7 @@ impl FakeProcess {
                 comm: "comm".into(),
                 kernel_thread: false,
                 threads: 1,
+                cpu_ticks: 1,
                 zombie: false,
             },
             executable: executable.into(),
@@ -57,6 +61,7 @@ impl FakeProcess {
             service: None,
             executing: false,
             cgroup: String::new(),
+            maps_wait: Duration::ZERO,
         }
     }
 }
@@ -106,6 +111,7 @@ impl Host for FakeHost {
             inode: 1,
             path: path.clone().into_bytes(),
         };
+        std::thread::sleep(self.of(task.pid, |process| process.maps_wait)?);
         self.of(task.pid, |process| Maps {
             entries: process.mappings.iter().map(entry).collect(),
             left_out: 0,
@@ -143,6 +149,11 @@ impl Host for FakeHost {
 /// that holds `text` is no executable, one that holds `python` is an interpreter.
 #[derive(Debug, Default)]
 pub(crate) struct FakeFiles;
+
+/// The path that a made-up file holds.
+pub(crate) fn fake_path(file: &OwnedFd) -> String {
+    FakeFiles::path(file)
+}
 
 impl FakeFiles {
     fn path(file: &OwnedFd) -> String {

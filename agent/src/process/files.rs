@@ -204,15 +204,17 @@ impl Files {
         if let Some(backing) = self.state().known(&key, place) {
             return backing;
         }
-        // Reading takes its time: the lock is not held, only this thread adds files.
+        // Reading takes its time: the lock is not held, and another thread may be at the same file.
         let facts = match self.foreign.inspect(&opened.descriptor) {
             Ok(facts) => Some(facts),
             Err(error) => {
                 self.state().counts.malformed += 1;
                 tracing::debug!(%error, path = %String::from_utf8_lossy(path), "file without facts");
                 if matches!(error, ForeignFileError::Malformed { .. }) {
-                    let entry = Entry::new(key, None, None, place);
-                    self.state().add(entry, None);
+                    let mut state = self.state();
+                    if state.known(&key, place).is_none() {
+                        state.add(Entry::new(key, None, None, place), None);
+                    }
                     return Backing::Anonymous;
                 }
                 None
@@ -220,6 +222,9 @@ impl Files {
         };
         let carried = facts.as_ref().and_then(|facts| facts.gnu_build_id.clone());
         let mut state = self.state();
+        if let Some(backing) = state.known(&key, place) {
+            return backing;
+        }
         let Some(id) = state.new_id() else { return Backing::Anonymous };
         let file = Arc::new(MappedFile {
             id,
@@ -253,22 +258,20 @@ impl Files {
                 }
             }
         }
-        let key = Key::Reported(path.clone(), wanted.build_id.cloned());
         let mut state = self.state();
-        if let Some(backing) = state.known(&key, None) {
-            return backing;
+        let (backing, new) = state.reported(path, wanted.build_id);
+        state.counts.unreadable += u64::from(new);
+        backing
+    }
+
+    /// What stands behind a mapping until somebody has looked: a file that is known by its path alone.
+    #[must_use]
+    pub fn stand_in(&self, path: &[u8], build_id: Option<&BuildId>) -> Backing {
+        match path {
+            b"//anon" => Backing::Anonymous,
+            [b'/', ..] => self.state().reported(path, build_id).0,
+            _ => Backing::Anonymous,
         }
-        state.counts.unreadable += 1;
-        let Some(id) = state.new_id() else { return Backing::Anonymous };
-        let file = Arc::new(MappedFile {
-            id,
-            // Nobody can look at it: the kernel's remark is likelier than a file that is called so.
-            path: path::shown(path).into_owned(),
-            facts: None,
-            kernel_build_id: wanted.build_id.cloned(),
-        });
-        state.add(Entry::new(key, Some(Arc::clone(&file)), None, None), Some((id, None)));
-        Backing::File(file)
     }
 
     /// The vDSO is the same for all processes of one kind: it is read once for each size and kept in
@@ -391,6 +394,24 @@ impl State {
             }
         }
         Some(entry.backing())
+    }
+
+    /// A file that nobody can look at, and whether it was not known before.
+    fn reported(&mut self, path: &[u8], build_id: Option<&BuildId>) -> (Backing, bool) {
+        let key = Key::Reported(path.to_vec(), build_id.cloned());
+        if let Some(backing) = self.known(&key, None) {
+            return (backing, false);
+        }
+        let Some(id) = self.new_id() else { return (Backing::Anonymous, false) };
+        let file = Arc::new(MappedFile {
+            id,
+            // Nobody can look at it: the kernel's remark is likelier than a file that is called so.
+            path: path::shown(path).into_owned(),
+            facts: None,
+            kernel_build_id: build_id.cloned(),
+        });
+        self.add(Entry::new(key, Some(Arc::clone(&file)), None, None), Some((id, None)));
+        (Backing::File(file), true)
     }
 
     fn with_build_id(&mut self, build_id: &BuildId) -> Option<Backing> {

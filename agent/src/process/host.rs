@@ -35,6 +35,8 @@ pub struct ProcessStatus {
     pub kernel_thread: bool,
     /// Threads that live.
     pub threads: u32,
+    /// CPU time of all its threads so far, in ticks of 10 ms.
+    pub cpu_ticks: u64,
     /// True if the main thread has ended (the process too, unless it has other threads).
     pub zombie: bool,
 }
@@ -286,6 +288,7 @@ impl Host for ProcFs {
             comm: stat.comm,
             kernel_thread,
             threads: u32::try_from(stat.num_threads).unwrap_or(0),
+            cpu_ticks: stat.utime.saturating_add(stat.stime),
             zombie: matches!(stat.state, 'Z' | 'X' | 'x'),
         })
     }

@@ -1,7 +1,7 @@
 //! One process instance: a pid between a fork and its end, and the programs that it ran, one after the
 //! other. Plain state; who reads `/proc` for it is the table.
 
-use super::files::Backing;
+use super::looks::{Asked, Seen};
 use super::mappings::{Mapping, MappingSet};
 use super::maps::MapsEntry;
 use crate::address::{Generation, Pid, Tid};
@@ -83,6 +83,10 @@ pub(super) struct Instance {
     pub(super) dirty: bool,
     /// Its mappings were published and nothing has removed them since.
     pub(super) published: bool,
+    /// The kernel side was offered mappings of it, if only of a program before.
+    pub(super) held: bool,
+    /// It is looked at later, and published if it still lives.
+    pub(super) young: bool,
     /// `/proc/PID/maps` is not read again before this time.
     pub(super) read_after: MonotonicNs,
     /// Time between two such reads, nanoseconds.
@@ -104,6 +108,8 @@ impl Instance {
             images: vec![Image { since: started, ..Image::default() }],
             dirty: false,
             published: false,
+            held: false,
+            young: false,
             read_after: MonotonicNs(0),
             read_interval_ns: MAPS_READ_INTERVAL_NS_MIN,
         }
@@ -213,22 +219,29 @@ impl Image {
         news && room
     }
 
-    /// Takes in what was reported, given what stands behind each.
-    pub(super) fn take_in(&mut self, behind: impl Fn(&Reported) -> Backing) {
+    /// Takes in what was reported, given what stands behind all of it.
+    pub(super) fn take_in(&mut self, behind: impl FnOnce(Vec<Asked>) -> Vec<Seen>) {
         if self.reported.is_empty() {
             return;
         }
-        let reported = std::mem::take(&mut self.reported);
-        self.set = Arc::new(self.set.with(reported.iter().map(|one| {
-            let MapsEntry { start, end, file_offset, .. } = one.entry;
-            Mapping::new(start, end, file_offset, behind(one))
-        })));
+        let asked =
+            |reported: Reported| Asked { mapping: reported.entry, build_id: reported.build_id };
+        let asked: Vec<Asked> = self.reported.drain(..).map(asked).collect();
+        let seen = behind(asked.clone());
+        let mappings = asked.iter().zip(seen).map(|(one, seen)| Mapping::seen(&one.mapping, seen));
+        self.set = Arc::new(self.set.with(mappings));
     }
 
     /// The mappings of this program that samples with `generation` were walked with.
     pub(super) fn of_generation(&self, generation: Generation) -> Option<&Arc<MappingSet>> {
         let found = self.published.iter().rev().find(|one| one.generation == generation);
         found.map(|one| &one.set)
+    }
+
+    /// True if what was published last is what is known now.
+    pub(super) fn is_current(&self) -> bool {
+        let last = self.published.last().is_some_and(|last| Arc::ptr_eq(&last.set, &self.set));
+        last && self.reported.is_empty()
     }
 
     /// The mappings were published as `generation`.

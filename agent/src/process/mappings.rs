@@ -2,6 +2,8 @@
 //! and where in it. A set never changes; a new generation is a new set.
 
 use super::files::Backing;
+use super::looks::Seen;
+use super::maps::MapsEntry;
 use crate::address::{AbsAddr, ElfAddr, FileOffset};
 use crate::elf::{FileFacts, Runtime};
 use crate::limits::MAPPINGS_PER_PROCESS_MAX;
@@ -25,6 +27,8 @@ pub struct Mapping {
     /// `address - bias` (wrapping) = ELF address; `None` where no executable segment of the file is
     /// mapped there.
     pub bias: Option<u64>,
+    /// Nobody has looked at the file yet: what is known of it is its path.
+    pub awaited: bool,
 }
 
 /// Where an address lies.
@@ -63,7 +67,14 @@ impl Mapping {
         let length = end.0.saturating_sub(start.0);
         let facts = file.as_ref().and_then(|file| file.facts.as_ref());
         let bias = facts.and_then(|facts| bias(facts, start, length, file_offset));
-        Self { start, end, file_offset, file, bias }
+        Self { start, end, file_offset, file, bias, awaited: false }
+    }
+
+    /// A mapping as `maps` or a record states it, and what was seen behind it.
+    #[must_use]
+    pub fn seen(entry: &MapsEntry, seen: Seen) -> Self {
+        let mapping = Self::new(entry.start, entry.end, entry.file_offset, seen.backing);
+        Self { awaited: seen.awaited, ..mapping }
     }
 
     /// The part of this mapping within `start..end`, if there is one.

@@ -10,6 +10,7 @@ pub mod files;
 pub mod host;
 mod identity;
 mod instance;
+pub mod looks;
 pub mod mappings;
 pub mod maps;
 pub mod publish;

@@ -202,6 +202,9 @@ impl Publisher {
                 tracing::debug!(%error, pid = pid.0, "process not removed");
             }
         }
+        for pid in processes.take_replaced() {
+            self.waits.forget(pid);
+        }
         while let Some(compiled) = self.compilers.take() {
             self.load(compiled, processes, kernel);
         }
@@ -235,7 +238,11 @@ impl Publisher {
     }
 
     fn publish(&mut self, pid: Pid, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
-        let Some(set) = processes.mappings(pid) else { return };
+        let Some(set) = processes.mappings(pid) else {
+            self.retries.forget(pid);
+            self.waits.forget(pid);
+            return;
+        };
         // A program that begins needs its tables; one that is published again, because some of them were
         // removed, gets them back when a sample meets one.
         let fresh = !processes.is_published(pid);
@@ -267,6 +274,7 @@ impl Publisher {
 
     fn walk_mapping(&mut self, mapping: &Mapping, pid: Pid, fresh: bool) -> WalkMapping {
         let unwind = match (&mapping.file, mapping.bias) {
+            _ if mapping.awaited => MappingUnwind::Pending,
             (Some(file), Some(_)) => self.unwind_by(file, Some(pid), fresh),
             // JIT memory, `[vsyscall]`, `[uprobes]`, files that could not be read: frame pointers.
             _ => MappingUnwind::Rule(UnwindRule::plain(RuleKind::NoInfo)),

@@ -5,17 +5,17 @@
 mod events;
 mod reading;
 
-use super::files::Files;
 use super::host::{Host, Task};
 use super::identity::{Identifier, Known};
 use super::instance::Instance;
+use super::looks::Looks;
 use super::mappings::MappingSet;
 use crate::address::{FileId, Generation, Pid, Tid};
 use crate::bpf::RawSample;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
     EXIT_GRACE_NS, INSTANCES_MAX, PROCESS_CHECK_INTERVAL_NS, PROCESS_CHECKS_PER_POLL,
-    START_TOLERANCE_NS,
+    PUBLISH_LATER_NS, START_TOLERANCE_NS,
 };
 use crate::normalize::ProcessIdentity;
 use hashbrown::{HashMap, HashSet};
@@ -60,7 +60,7 @@ pub struct Attribution {
 #[derive(Debug)]
 pub struct ProcessTable {
     host: Arc<dyn Host>,
-    files: Arc<Files>,
+    looks: Arc<Looks>,
     identifier: Identifier,
     /// Instances of each pid, oldest first.
     instances: HashMap<Pid, Vec<Instance>>,
@@ -68,9 +68,13 @@ pub struct ProcessTable {
     /// Only these are kept, if given; what they fork is added.
     tracked: Option<HashSet<Pid>>,
     dirty: Vec<Pid>,
+    /// Processes that changed and have not been sampled since, and when to look at them.
+    young: VecDeque<(MonotonicNs, Pid)>,
     /// Ended instances, in the order of their ends.
     ended: VecDeque<(MonotonicNs, Pid)>,
     unpublish: Vec<Pid>,
+    /// Processes that run another program since they were asked about.
+    replaced: Vec<Pid>,
     checks: VecDeque<Pid>,
     reads: VecDeque<Pid>,
     checked_all_at: MonotonicNs,
@@ -83,18 +87,20 @@ pub struct ProcessTable {
 impl ProcessTable {
     /// An empty table. With `only`, other processes are not kept.
     #[must_use]
-    pub fn new(host: Arc<dyn Host>, files: Arc<Files>, only: &[Pid]) -> Self {
+    pub fn new(host: Arc<dyn Host>, looks: Arc<Looks>, only: &[Pid]) -> Self {
         let tracked = (!only.is_empty()).then(|| only.iter().copied().collect());
         Self {
             identifier: Identifier::new(Arc::clone(&host)),
             host,
-            files,
+            looks,
             instances: HashMap::new(),
             count: 0,
             tracked,
             dirty: Vec::new(),
+            young: VecDeque::new(),
             ended: VecDeque::new(),
             unpublish: Vec::new(),
+            replaced: Vec::new(),
             checks: VecDeque::new(),
             reads: VecDeque::new(),
             checked_all_at: monotonic_now(),
@@ -144,6 +150,43 @@ impl ProcessTable {
         }
     }
 
+    /// A stack of this process could not be walked: if it was to be published later, it is now.
+    pub fn needed(&mut self, pid: Pid) {
+        if self.live(pid).is_some_and(|instance| std::mem::take(&mut instance.young)) {
+            self.mark_dirty(pid);
+        }
+    }
+
+    /// The mappings of a process have changed. Nobody may ever sample it, and most programs that a shell
+    /// runs are over in a moment: it is published when the sampler meets it, or if it still runs later.
+    pub(super) fn changed(&mut self, pid: Pid) {
+        if self.tracked.is_some() {
+            self.mark_dirty(pid); // whoever is asked for by name is going to be sampled
+            return;
+        }
+        let due = monotonic_now().plus(PUBLISH_LATER_NS);
+        if let Some(instance) = self.live(pid)
+            && !instance.dirty
+            && !instance.young
+            && !instance.kernel_thread
+        {
+            instance.young = true;
+            self.young.push_back((due, pid));
+        }
+    }
+
+    /// Publishes processes that changed a while ago, still run, and have used the CPU at all.
+    fn look_after_young(&mut self, now: MonotonicNs) {
+        for _ in 0..PROCESS_CHECKS_PER_POLL {
+            let Some((_, pid)) = self.young.pop_front_if(|(due, _)| *due <= now) else { break };
+            let Some(instance) = self.live(pid).filter(|instance| instance.young) else { continue };
+            instance.young = false;
+            if !instance.dirty && self.host.status(pid).is_ok_and(|status| status.cpu_ticks > 0) {
+                self.mark_dirty(pid);
+            }
+        }
+    }
+
     /// The mappings of all processes that map one of these files are to be published again.
     pub fn mark_dirty_by_file(&mut self, files: &[FileId]) {
         if files.is_empty() {
@@ -179,9 +222,14 @@ impl ProcessTable {
         std::mem::take(&mut self.unpublish)
     }
 
+    /// Which processes run another program now: what was missing of the one before is not any more.
+    pub fn take_replaced(&mut self) -> Vec<Pid> {
+        std::mem::take(&mut self.replaced)
+    }
+
     /// The mappings of a process as they are now, looked at. `None` if it has ended meanwhile.
     pub fn mappings(&mut self, pid: Pid) -> Option<Arc<MappingSet>> {
-        self.live(pid)?;
+        self.live(pid)?.held = true;
         let last = self.instances.get(&pid)?.len().checked_sub(1)?;
         let program = self.instances.get(&pid)?.get(last)?.images.len() - 1;
         self.take_in(pid, last, program);
@@ -209,6 +257,7 @@ impl ProcessTable {
         let now = monotonic_now();
         if let Some(instance) = self.live(pid) {
             instance.published = true;
+            instance.held = true;
             instance.image().publish(generation, now);
         }
     }
@@ -248,7 +297,9 @@ impl ProcessTable {
             self.ended.pop_front();
             self.free(pid, limit);
         }
+        self.look_again();
         self.recover_lost(now);
+        self.look_after_young(now);
         if now.0.saturating_sub(self.checked_all_at.0) > PROCESS_CHECK_INTERVAL_NS {
             self.checked_all_at = now;
             self.checks = self.instances.keys().copied().collect();
@@ -316,8 +367,11 @@ impl ProcessTable {
     fn end(&mut self, pid: Pid, time: MonotonicNs) {
         if let Some(instance) = self.live(pid) {
             instance.ended = Some(time);
+            let held = std::mem::take(&mut instance.held);
             self.ended.push_back((time, pid));
-            self.unpublish.push(pid);
+            if held {
+                self.unpublish.push(pid);
+            }
         }
     }
 

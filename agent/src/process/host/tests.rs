@@ -2,6 +2,7 @@
 
 use super::{Host as _, OpenError, ProcFs, Task};
 use crate::address::{AbsAddr, FileOffset, Pid, Tid};
+use crate::limits::MAPPINGS_PER_PROCESS_MAX;
 use crate::process::maps::MapsEntry;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -185,4 +186,23 @@ fn a_deleted_file_is_told_from_one_that_is_called_so() {
     let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
     std::fs::copy("/bin/sleep", &path).unwrap();
     assert_eq!(called(path.as_ref(), || {}), ("/memfd:a/b".to_owned(), false));
+}
+
+#[test]
+fn a_maps_file_of_128_000_lines_is_read_once_and_bounded() {
+    let root = tempfile::tempdir().unwrap();
+    let process = root.path().join("77");
+    std::fs::create_dir(&process).unwrap();
+    // As V8 has it: data and code in turns, most of it without a file.
+    let lines = (0..128_000_u64).map(|number| {
+        let (start, end) = (0x7f00_0000_0000 + number * 0x2000, 0x7f00_0000_1000 + number * 0x2000);
+        let permissions = if number % 10 == 0 { "r-xp" } else { "rw-p" };
+        format!("{start:x}-{end:x} {permissions} 00000000 00:00 0 \n")
+    });
+    std::fs::write(process.join("maps"), lines.collect::<String>()).unwrap();
+    let host = ProcFs::new(root.path().to_owned());
+    let begin = std::time::Instant::now();
+    let maps = host.maps(Task { pid: Pid(77), tid: Tid(77) }).unwrap();
+    eprintln!("128,000 lines in {:?}", begin.elapsed());
+    assert_eq!((maps.entries.len(), maps.left_out), (MAPPINGS_PER_PROCESS_MAX, 12_800 - 8192));
 }

@@ -9,6 +9,7 @@ use crate::limits::{PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS, UNWIND_TABLE_BYTES_MA
 use crate::process::compile::Compilers;
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::files::Files;
+use crate::process::looks::Looks;
 use crate::process::table::ProcessTable;
 use crate::unwind::RowTable;
 use agent_ebpf::RuleKind;
@@ -83,7 +84,11 @@ impl Scene {
         let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::clone(&parse)));
         let open: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
         let compilers = Compilers::start(&parse, &open).unwrap();
-        let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), &[]);
+        let table = ProcessTable::new(
+            Arc::clone(&host) as _,
+            Arc::new(Looks::in_place(Arc::clone(&files))),
+            &[],
+        );
         let publisher = Publisher::new(compilers, UNWIND_TABLE_BYTES_MAX, None);
         Self { host, files, table, publisher, kernel: FakeTables::default() }
     }

@@ -124,8 +124,9 @@ impl Waits {
     /// Gives up waits that last too long.
     pub(super) fn forget_overdue(&mut self, now: MonotonicNs) {
         let overdue = |_: &Pid, wait: &mut Wait| now.since(wait.since) > WAIT_OVERDUE_NS;
-        let over: Vec<Wait> = self.begun.extract_if(overdue).map(|(_, wait)| wait).collect();
-        for wait in over {
+        let over: Vec<(Pid, Wait)> = self.begun.extract_if(overdue).collect();
+        for (pid, wait) in over {
+            tracing::debug!(pid = pid.0, "the wait for its tables does not end");
             self.of(wait).overdue += 1;
         }
     }

@@ -53,6 +53,7 @@ impl ProcessTable {
             return None;
         };
         let published = instance.published;
+        let current = published && instance.image().is_current();
         let image = instance.image();
         let nothing_known = image.set.mappings().is_empty() && image.reported.is_empty();
         let waiting = !image.reported.is_empty();
@@ -66,8 +67,8 @@ impl ProcessTable {
         if nothing_known || lost_all || lost_one {
             self.read_maps(pid, address);
         }
-        // Where mapping and process are published, only the table is missing.
-        if !(published && known) || waiting {
+        // Where the mapping is published, only its table is missing.
+        if !(current && known) {
             self.mark_dirty(pid);
         }
         file
@@ -107,7 +108,7 @@ impl ProcessTable {
             *child.image() = forker.image().forked(time);
         }
         self.add(pid, child);
-        self.mark_dirty(pid);
+        self.changed(pid);
     }
 
     pub(super) fn executed(&mut self, pid: Pid, time: MonotonicNs, comm: String) {
@@ -122,8 +123,9 @@ impl ProcessTable {
         }
         if let Some(instance) = self.live(pid) {
             instance.executed(time, comm);
+            self.replaced.push(pid);
         }
-        self.mark_dirty(pid);
+        self.changed(pid);
     }
 
     /// A thread that executes takes over the pid of the main one, whose exit was reported before.
@@ -151,7 +153,7 @@ impl ProcessTable {
         }
         let Some(instance) = self.live(pid) else { return };
         if instance.image().report(reported, time) {
-            self.mark_dirty(pid);
+            self.changed(pid);
         }
     }
 

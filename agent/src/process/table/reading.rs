@@ -6,15 +6,17 @@ use crate::bpf::RawSample;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
     LOST_RECOVERY_INTERVAL_NS, MAPS_READ_INTERVAL_NS_MAX, MAPS_READ_INTERVAL_NS_MIN,
-    START_TOLERANCE_NS,
+    MAPS_READ_PAUSE_FACTOR, START_TOLERANCE_NS,
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
-use crate::process::files::Wanted;
 use crate::process::host::Task;
 use crate::process::identity::Known;
 use crate::process::instance::Instance;
+use crate::process::looks::{Asked, Look};
 use crate::process::mappings::{Mapping, MappingSet};
+use crate::process::maps::MapsEntry;
+use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 
 impl ProcessTable {
@@ -80,11 +82,7 @@ impl ProcessTable {
         self.counts.maps_read += 1;
         let Ok(maps) = maps else { return };
         self.counts.mappings_left_out += maps.left_out;
-        let mappings = maps.entries.iter().map(|entry| {
-            let wanted = Wanted { task: Some(task), relatives, mapping: entry, build_id: None };
-            Mapping::new(entry.start, entry.end, entry.file_offset, self.files.behind(wanted))
-        });
-        let set = Arc::new(MappingSet::new(mappings));
+        let set = Arc::new(MappingSet::new(self.behind(pid, task, relatives, &maps.entries)));
         let executable = self.executable(task);
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
@@ -98,12 +96,53 @@ impl ProcessTable {
         } else {
             instance.read_interval_ns.saturating_mul(2).min(MAPS_READ_INTERVAL_NS_MAX)
         };
-        instance.read_after = MonotonicNs(now.0.saturating_add(instance.read_interval_ns));
+        let taken_ns = monotonic_now().since(now);
+        let pause_ns = taken_ns.saturating_mul(MAPS_READ_PAUSE_FACTOR);
+        instance.read_after = now.plus(instance.read_interval_ns.max(pause_ns));
         let image = instance.image();
         image.set = set;
         image.read_at = now;
         image.reported.clear();
         image.executable = executable.or(image.executable.take());
+    }
+
+    /// The mappings that `/proc` states, each with its file. A file that is mapped in many places is asked
+    /// for once.
+    fn behind(
+        &self,
+        pid: Pid,
+        task: Task,
+        relatives: [Task; 2],
+        entries: &[MapsEntry],
+    ) -> Vec<Mapping> {
+        let mut places: HashMap<(u64, &[u8]), usize> = HashMap::new();
+        let mut asked: Vec<Asked> = Vec::new();
+        let mut ask = |entry: &MapsEntry| {
+            asked.push(Asked { mapping: entry.clone(), build_id: None });
+            asked.len() - 1
+        };
+        let of_entry: Vec<usize> = entries
+            .iter()
+            .map(|entry| match entry.inode {
+                0 => ask(entry),
+                inode => *places.entry((inode, &entry.path)).or_insert_with(|| ask(entry)),
+            })
+            .collect();
+        let seen = self.looks.look(Look { pid, task: Some(task), relatives, asked });
+        let seen = of_entry.iter().filter_map(|place| seen.get(*place).cloned());
+        entries.iter().zip(seen).map(|(entry, seen)| Mapping::seen(entry, seen)).collect()
+    }
+
+    /// Asks again for what was looked at too late.
+    pub(super) fn look_again(&mut self) {
+        let late: HashSet<Pid> = self.looks.take_late().into_iter().collect();
+        for pid in late {
+            if let Some(instance) = self.live(pid) {
+                instance.read_after = MonotonicNs(0);
+                self.read_maps(pid, None);
+                self.mark_dirty(pid);
+            }
+        }
     }
 
     /// Asks for all processes again if records were lost: once for all losses of an interval, and only when
@@ -138,7 +177,7 @@ impl ProcessTable {
 
     /// Looks at the mappings that were reported of a program.
     pub(super) fn take_in(&mut self, pid: Pid, index: usize, program: usize) {
-        let files = Arc::clone(&self.files);
+        let looks = Arc::clone(&self.looks);
         let Some(instance) = self.instances.get_mut(&pid).and_then(|all| all.get_mut(index)) else {
             return;
         };
@@ -147,14 +186,7 @@ impl ProcessTable {
         let task = current.then_some(Task { pid, tid: instance.living });
         let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
         let Some(image) = instance.images.get_mut(program) else { return };
-        image.take_in(|reported| {
-            files.behind(Wanted {
-                task,
-                relatives,
-                mapping: &reported.entry,
-                build_id: reported.build_id.as_ref(),
-            })
-        });
+        image.take_in(|asked| looks.look(Look { pid, task, relatives, asked }));
     }
 
     pub(super) fn identify(

@@ -4,13 +4,17 @@ use super::ProcessTable;
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::{ProcessEvent, RawSample, UserFrame};
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::limits::{EXIT_GRACE_NS, LOST_RECOVERY_INTERVAL_NS, PROCESS_CHECKS_PER_POLL};
+use crate::limits::{
+    EXIT_GRACE_NS, LOST_RECOVERY_INTERVAL_NS, PROCESS_CHECKS_PER_POLL, PUBLISH_LATER_NS,
+};
 use crate::normalize::{Frame, frames};
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_build_id};
 use crate::process::files::Files;
+use crate::process::looks::Looks;
 use agent_ebpf::Outcome;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 const MS: u64 = 1_000_000;
 
@@ -29,7 +33,11 @@ impl Scene {
     fn only(pids: &[Pid]) -> Self {
         let host: Arc<FakeHost> = Arc::default();
         let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles)));
-        let table = ProcessTable::new(Arc::clone(&host) as _, Arc::clone(&files), pids);
+        let table = ProcessTable::new(
+            Arc::clone(&host) as _,
+            Arc::new(Looks::in_place(Arc::clone(&files))),
+            pids,
+        );
         Self { host, files, table, begin: monotonic_now() }
     }
 
@@ -195,6 +203,7 @@ fn a_process_lives_until_its_last_thread_ends() {
     scene.fork(10, 1, 50, 50);
     scene.exec(11, 50, "a");
     scene.mmap(12, 50, 0x1000, "/bin/a");
+    scene.table.published(Pid(50), Generation(1));
     scene.fork(20, 50, 50, 51);
     scene.exit(30, 50, 50);
     assert_eq!(scene.table.take_ended(), []);
@@ -267,6 +276,7 @@ fn generations_keep_their_mappings() {
         build_id: None,
         path: b"/lib/two.so".to_vec(),
     });
+    scene.table.needed(Pid(50));
     assert_eq!(scene.table.take_dirty(), [Pid(50)]);
     let _ = scene.table.mappings(Pid(50));
     scene.table.published(Pid(50), Generation(2));
@@ -287,6 +297,7 @@ fn lost_records_are_made_up_for() {
     scene.lives(51, 0, "/bin/b", &[(0x1000, "/bin/b")]);
     scene.table.scan(Pid(50));
     scene.table.scan(Pid(51));
+    scene.table.published(Pid(50), Generation(1));
     // Meanwhile, unseen: one ends, one executes, one is new.
     scene.dies(50);
     scene.lives(51, 0, "/bin/c", &[(0x1000, "/bin/c")]);
@@ -299,6 +310,33 @@ fn lost_records_are_made_up_for() {
     scene.check(later, 52, &[0x1010], "/bin/d: /bin/d+10");
     assert_eq!(scene.table.counts().lost, 9);
     assert_eq!(scene.table.counts().exits_found, 1);
+}
+
+#[test]
+fn what_is_never_sampled_is_published_only_if_it_runs_on() {
+    let mut scene = Scene::new();
+    for pid in [50, 51, 52, 53] {
+        scene.lives(pid, 10, "/bin/a", &[(0x1000, "/bin/a")]);
+        scene.fork(10, 1, pid, pid);
+        scene.exec(11, pid, "a");
+        scene.mmap(12, pid, 0x1000, "/bin/a");
+    }
+    scene.host.processes().get_mut(&Pid(52)).unwrap().status.cpu_ticks = 0;
+    assert_eq!(scene.table.take_dirty(), []);
+    scene.table.needed(Pid(53));
+    assert_eq!(scene.table.take_dirty(), [Pid(53)], "a sample met it");
+    scene.dies(50);
+    scene.exit(20, 50, 50);
+    let later = monotonic_now().plus(PUBLISH_LATER_NS);
+    scene.table.tidy(later);
+    assert_eq!(scene.table.take_dirty(), [Pid(51)], "not what is over, nor what only sleeps");
+    assert_eq!(scene.table.take_ended(), [], "nothing was published of it");
+    let counts = (scene.table.counts().maps_read, scene.files.counts().known);
+    assert_eq!(counts, (0, 0), "nothing was read");
+    scene.table.needed(Pid(52));
+    assert_eq!(scene.table.take_dirty(), []);
+    scene.table.unknown(Pid(52), None, monotonic_now());
+    assert_eq!(scene.table.take_dirty(), [Pid(52)]);
 }
 
 #[test]
@@ -475,4 +513,64 @@ fn only_what_is_asked_for_and_its_children() {
         assert_eq!(scene.table.is_tracked(Pid(pid)), tracked, "{pid}");
     }
     assert_eq!(scene.table.counts().known, 3);
+}
+
+#[test]
+fn a_note_of_a_known_mapping_asks_for_its_table_only() {
+    let mut scene = Scene::new();
+    scene.lives(50, 0, "/bin/a", &[(0x1000, "/bin/a")]);
+    scene.table.scan(Pid(50));
+    let _ = scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(1));
+    drop(scene.table.take_dirty());
+    let file = scene.table.unknown(Pid(50), Some(AbsAddr(0x1010)), monotonic_now());
+    assert!(file.is_some());
+    assert_eq!(scene.table.take_dirty(), []);
+    // A library that a sample made known is not published by that.
+    let time = monotonic_now();
+    scene.mmap(time.since(scene.begin) / MS + 1, 50, 0x5000, "/lib/b.so");
+    let _ = scene.table.attribute(&scene.sample(1000, 50, 0, &[0x5010]));
+    let file = scene.table.unknown(Pid(50), Some(AbsAddr(0x5010)), monotonic_now());
+    assert!(file.is_some());
+    assert_eq!(scene.table.take_dirty(), [Pid(50)]);
+}
+
+#[test]
+fn large_maps_are_read_with_pauses() {
+    let mut scene = Scene::new();
+    scene.lives(50, 0, "/bin/a", &[(0x1000, "/bin/a")]);
+    scene.host.processes().get_mut(&Pid(50)).unwrap().maps_wait = Duration::from_millis(10);
+    scene.table.scan(Pid(50));
+    scene.table.published(Pid(50), Generation(1));
+    // New code is met all the time, and each read would find it.
+    let end = monotonic_now().plus(300 * MS);
+    while monotonic_now() < end {
+        scene.table.unknown(Pid(50), Some(AbsAddr(0x9000)), monotonic_now());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(scene.table.counts().maps_read, 1);
+}
+
+#[test]
+fn ten_thousand_processes_are_scanned_and_kept() {
+    let mut scene = Scene::new();
+    let mappings: Vec<(u64, String)> =
+        (0..2).map(|number| (0x10_0000 * (number + 1), format!("/lib/{number}.so"))).collect();
+    for pid in 1..=10_000 {
+        scene.lives(pid, 0, "/bin/a", &[]);
+        scene.host.processes().get_mut(&Pid(pid)).unwrap().mappings = mappings.clone();
+    }
+    let begin = Instant::now();
+    for pid in 1..=10_000 {
+        scene.table.scan(Pid(pid));
+    }
+    let scanned = begin.elapsed();
+    assert_eq!(scene.table.take_dirty().len(), 10_000);
+    let file = scene.table.mappings(Pid(1)).unwrap().mappings()[0].file.as_ref().unwrap().id;
+    let begin = Instant::now();
+    scene.table.mark_dirty_by_file(&[file]);
+    let marked = begin.elapsed();
+    assert_eq!(scene.table.take_dirty().len(), 10_000);
+    eprintln!("10,000 processes of 2 mappings: scanned in {scanned:?}, marked in {marked:?}");
+    assert_eq!((scene.table.counts().known, scene.files.counts().known), (10_000, 2));
 }

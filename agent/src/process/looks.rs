@@ -1,0 +1,371 @@
+//! Looks behind mappings on threads of their own: opening, `fstat` and reading a foreign file wait for as
+//! long as its file system likes, and a dead mount never answers. Whoever asks waits a moment, as for a
+//! local disk, then goes on without; what comes late is asked for again. What a file is, is said by
+//! [`Files`].
+
+use super::files::{Backing, Files, Wanted};
+use super::host::Task;
+use super::maps::MapsEntry;
+use crate::address::Pid;
+use crate::limits::{LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT, LOOKS_HELD_MAX};
+use hashbrown::HashMap;
+use proto::BuildId;
+use std::collections::VecDeque;
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A mapping whose file is asked for, to be handed to another thread; see [`Wanted`].
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Where and which.
+    pub mapping: MapsEntry,
+    /// Build id that the kernel reported with the mapping.
+    pub build_id: Option<BuildId>,
+}
+
+/// The mappings of one process that are looked at together.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// Whose they are.
+    pub pid: Pid,
+    /// Who maps them, `None` if it does no longer.
+    pub task: Option<Task>,
+    /// Who may see the same files.
+    pub relatives: [Task; 2],
+    /// The mappings.
+    pub asked: Vec<Asked>,
+}
+
+/// What stands behind a mapping, or stands in for it.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// The file.
+    pub backing: Backing,
+    /// True if nobody knows yet: it is a file without facts until then.
+    pub awaited: bool,
+}
+
+/// What happened so far, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LookCounts {
+    /// Looks that took longer than anybody waited.
+    pub late: u64,
+    /// Looks that wait now for a file system that does not answer.
+    pub stuck: u64,
+    /// Mappings that were not looked at, because a look at the same path is stuck.
+    pub held: u64,
+    /// Looks that were not taken, because too many wait.
+    pub refused: u64,
+    /// Files at which a parser panicked.
+    pub panics: u64,
+}
+
+/// Who looks: in place, or threads. Dropping it ends the threads that are not stuck.
+#[derive(Debug)]
+pub struct Looks {
+    files: Arc<Files>,
+    /// `None`: looks happen on the thread that asks.
+    shared: Option<Arc<Shared>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    jobs: VecDeque<Arc<Job>>,
+    threads: usize,
+    /// Paths at which a look is stuck, and who else asked for them.
+    held: HashMap<Vec<u8>, Vec<Pid>>,
+    /// Processes whose looks came late and can be asked for again.
+    late: Vec<Pid>,
+    closed: bool,
+    counts: LookCounts,
+}
+
+#[derive(Debug)]
+struct Job {
+    look: Look,
+    progress: Mutex<Progress>,
+    done: Condvar,
+}
+
+#[derive(Debug)]
+enum Progress {
+    Waiting,
+    /// A thread is at this mapping.
+    At(usize),
+    Done(Vec<Backing>),
+    /// Nobody waits for it any more; it was at this path, or had not begun. `held`: others that ask for
+    /// the path are noted.
+    Abandoned {
+        path: Option<Vec<u8>>,
+        held: bool,
+    },
+    /// Abandoned, and over since.
+    Over,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Looks {
+    /// Looks on the thread that asks, for tests.
+    #[cfg(test)]
+    pub(crate) fn in_place(files: Arc<Files>) -> Self {
+        Self { files, shared: None }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// When the host refuses a thread.
+    pub fn start(files: Arc<Files>) -> io::Result<Self> {
+        let shared: Arc<Shared> = Arc::default();
+        for _ in 0..LOOK_THREADS {
+            spawn(&shared, &files)?;
+        }
+        Ok(Self { files, shared: Some(shared) })
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> LookCounts {
+        self.shared.as_ref().map(|shared| locked(&shared.queue).counts).unwrap_or_default()
+    }
+
+    /// Processes whose looks came late: what they asked for can be had at once now.
+    pub fn take_late(&self) -> Vec<Pid> {
+        let late = self.shared.as_ref().map(|shared| {
+            let mut queue = locked(&shared.queue);
+            std::mem::take(&mut queue.late)
+        });
+        late.unwrap_or_default()
+    }
+
+    /// What stands behind each mapping, in their order. Waits a moment at most.
+    pub fn look(&self, look: Look) -> Vec<Seen> {
+        if look.asked.is_empty() {
+            return Vec::new();
+        }
+        let Some(shared) = &self.shared else {
+            let found = look.asked.iter().map(|asked| self.files.behind(look.wanted(asked)));
+            return found.map(|backing| Seen { backing, awaited: false }).collect();
+        };
+        let count = look.asked.len();
+        let mut seen: Vec<Option<Backing>> = vec![None; count];
+        let (places, job) = self.without_held(shared, look.clone());
+        if !job.asked.is_empty() {
+            for (place, backing) in places.iter().zip(self.ask(shared, job).unwrap_or_default()) {
+                if let Some(seen) = seen.get_mut(*place) {
+                    *seen = Some(backing);
+                }
+            }
+        }
+        let asked = seen.into_iter().zip(&look.asked);
+        let answer = asked.map(|(backing, asked)| match backing {
+            Some(backing) => Seen { backing, awaited: false },
+            None => {
+                let backing = self.files.stand_in(&asked.mapping.path, asked.build_id.as_ref());
+                // What has no path has no file that could come.
+                Seen { awaited: matches!(backing, Backing::File(_)), backing }
+            }
+        });
+        answer.collect()
+    }
+
+    /// The part of a look that meets no path where another one is stuck, and the places of its mappings.
+    fn without_held(&self, shared: &Shared, look: Look) -> (Vec<usize>, Look) {
+        let mut queue = locked(&shared.queue);
+        let mut places = Vec::with_capacity(look.asked.len());
+        let mut asked = Vec::with_capacity(look.asked.len());
+        for (place, one) in look.asked.into_iter().enumerate() {
+            if let Some(pids) = queue.held.get_mut(&one.mapping.path) {
+                if pids.len() < LOOKS_HELD_MAX && pids.last() != Some(&look.pid) {
+                    pids.push(look.pid);
+                }
+                queue.counts.held += 1;
+            } else {
+                places.push(place);
+                asked.push(one);
+            }
+        }
+        (places, Look { asked, ..look })
+    }
+
+    /// Hands a look over and waits for it.
+    fn ask(&self, shared: &Arc<Shared>, look: Look) -> Option<Vec<Backing>> {
+        let job =
+            Arc::new(Job { look, progress: Mutex::new(Progress::Waiting), done: Condvar::new() });
+        let wait = {
+            let mut queue = locked(&shared.queue);
+            if queue.jobs.len() >= LOOK_QUEUE_MAX {
+                queue.counts.refused += 1;
+                queue.late.push(job.look.pid); // it asks again
+                return None;
+            }
+            queue.jobs.push_back(Arc::clone(&job));
+            let busy = usize::try_from(queue.counts.stuck).unwrap_or(usize::MAX);
+            if queue.threads > busy { LOOK_WAIT } else { Duration::ZERO }
+        };
+        shared.wake.notify_one();
+        let found = job.wait(wait);
+        if found.is_none() {
+            self.abandoned(shared, &job);
+        }
+        found
+    }
+
+    /// A look takes too long: another thread takes the place of the one that is at it.
+    fn abandoned(&self, shared: &Arc<Shared>, job: &Job) {
+        let mut queue = locked(&shared.queue);
+        queue.counts.late += 1;
+        let path = match &mut *locked(&job.progress) {
+            Progress::Abandoned { path: Some(path), held } => {
+                *held = true;
+                path.clone()
+            }
+            _ => return,
+        };
+        queue.held.entry(path.clone()).or_default().push(job.look.pid);
+        queue.counts.stuck += 1;
+        let more = queue.threads < LOOK_THREADS_MAX;
+        let stuck = queue.counts.stuck;
+        drop(queue);
+        let path = String::from_utf8_lossy(&path);
+        if more {
+            tracing::warn!(%path, stuck, "a file does not answer; others are looked at meanwhile");
+            if let Err(error) = spawn(shared, &self.files) {
+                tracing::warn!(%error, "no thread to look at other files");
+            }
+        } else {
+            tracing::warn!(%path, stuck, "too many files do not answer: new files have no tables");
+        }
+    }
+}
+
+impl Drop for Looks {
+    fn drop(&mut self) {
+        // Nobody joins the threads: one that is stuck would hold up the end of the agent.
+        if let Some(shared) = &self.shared {
+            locked(&shared.queue).closed = true;
+            shared.wake.notify_all();
+        }
+    }
+}
+
+impl Look {
+    fn wanted<'a>(&self, asked: &'a Asked) -> Wanted<'a> {
+        Wanted {
+            task: self.task,
+            relatives: self.relatives,
+            mapping: &asked.mapping,
+            build_id: asked.build_id.as_ref(),
+        }
+    }
+}
+
+impl Job {
+    /// Waits until it is done; abandons it if that takes too long.
+    fn wait(&self, wait: Duration) -> Option<Vec<Backing>> {
+        let progress = locked(&self.progress);
+        let unfinished = |progress: &mut Progress| !matches!(progress, Progress::Done(_));
+        let (mut progress, _) = self
+            .done
+            .wait_timeout_while(progress, wait, unfinished)
+            .unwrap_or_else(PoisonError::into_inner);
+        let path = match &*progress {
+            Progress::At(place) => self.look.asked.get(*place).map(|one| one.mapping.path.clone()),
+            _ => None,
+        };
+        match std::mem::replace(&mut *progress, Progress::Abandoned { path, held: false }) {
+            Progress::Done(found) => Some(found),
+            _ => None,
+        }
+    }
+
+    /// Notes where the thread is. False if nobody waits and it has not begun.
+    fn begin(&self, place: usize) -> bool {
+        let mut progress = locked(&self.progress);
+        if !matches!(&*progress, Progress::Abandoned { .. }) {
+            *progress = Progress::At(place);
+            return true;
+        }
+        place > 0
+    }
+}
+
+fn spawn(shared: &Arc<Shared>, files: &Arc<Files>) -> io::Result<()> {
+    let (shared, files) = (Arc::clone(shared), Arc::clone(files));
+    locked(&shared.queue).threads += 1;
+    let counted = Arc::clone(&shared);
+    let thread = std::thread::Builder::new().name("look".to_owned());
+    match thread.spawn(move || run(&shared, &files)) {
+        Ok(_detached) => Ok(()),
+        Err(error) => {
+            locked(&counted.queue).threads -= 1;
+            Err(error)
+        }
+    }
+}
+
+/// Takes looks until there are more threads than needed, or none is wanted any more.
+fn run(shared: &Shared, files: &Files) {
+    loop {
+        let job = {
+            let mut queue = locked(&shared.queue);
+            loop {
+                let busy = usize::try_from(queue.counts.stuck).unwrap_or(usize::MAX);
+                if queue.closed || queue.threads.saturating_sub(busy) > LOOK_THREADS {
+                    queue.threads -= 1;
+                    return;
+                }
+                if let Some(job) = queue.jobs.pop_front() {
+                    break job;
+                }
+                queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            }
+        };
+        work(shared, files, &job);
+    }
+}
+
+fn work(shared: &Shared, files: &Files, job: &Job) {
+    let mut found = Vec::with_capacity(job.look.asked.len());
+    let mut panics = 0;
+    for (place, asked) in job.look.asked.iter().enumerate() {
+        if !job.begin(place) {
+            break;
+        }
+        // A defect of a parser costs the file, never the thread.
+        let look = AssertUnwindSafe(|| files.behind(job.look.wanted(asked)));
+        found.push(std::panic::catch_unwind(look).unwrap_or_else(|_panic| {
+            panics += 1;
+            Backing::Anonymous
+        }));
+    }
+    let mut queue = locked(&shared.queue);
+    queue.counts.panics += panics;
+    let mut progress = locked(&job.progress);
+    let Progress::Abandoned { path, held } = &*progress else {
+        *progress = Progress::Done(found);
+        job.done.notify_all();
+        return;
+    };
+    queue.late.push(job.look.pid);
+    if let (Some(path), true) = (path, held) {
+        let pids = queue.held.remove(path).unwrap_or_default();
+        queue.late.extend(pids);
+        queue.counts.stuck = queue.counts.stuck.saturating_sub(1);
+    }
+    *progress = Progress::Over;
+}
+
+#[cfg(test)]
+mod tests;

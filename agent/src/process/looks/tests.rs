@@ -1,0 +1,164 @@
+//! Files that do not answer, as on a dead mount.
+
+use super::*;
+use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Tid};
+use crate::elf::{FileFacts, ForeignFileError, ForeignFiles, Names};
+use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_path};
+use crate::unwind::RowTable;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// Answers for paths that hold `dead` only once it is told to; panics at what holds `odd`.
+#[derive(Debug, Default)]
+struct Mount {
+    alive: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Mount {
+    fn answer(&self) {
+        *locked(&self.alive) = true;
+        self.changed.notify_all();
+    }
+}
+
+impl ForeignFiles for Mount {
+    fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
+        let path = fake_path(file);
+        assert!(!path.contains("odd"), "a defect of a parser");
+        if path.contains("dead") {
+            let alive = locked(&self.alive);
+            drop(self.changed.wait_while(alive, |alive| !*alive).unwrap());
+        }
+        FakeFiles.inspect(file)
+    }
+
+    fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        FakeFiles.unwind_rows(file)
+    }
+
+    fn names_with(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+    ) -> Vec<Names> {
+        FakeFiles.names_with(id, file, debug_file, addresses)
+    }
+}
+
+fn looks(mount: &Arc<Mount>) -> Looks {
+    let host: Arc<FakeHost> = Arc::default();
+    for pid in 0..100 {
+        host.processes().insert(Pid(pid), FakeProcess::new(0, "/bin/a", &[]));
+    }
+    Looks::start(Arc::new(Files::new(host, Arc::clone(mount) as _))).unwrap()
+}
+
+fn look(pid: u32, paths: &[&str]) -> Look {
+    let task = Task { pid: Pid(pid), tid: Tid(pid) };
+    let asked = |path: &&str| Asked {
+        mapping: MapsEntry {
+            start: AbsAddr(0x1000),
+            end: AbsAddr(0x2000),
+            file_offset: FileOffset(0),
+            inode: 0,
+            path: path.as_bytes().to_vec(),
+        },
+        build_id: None,
+    };
+    let asked = paths.iter().map(asked).collect();
+    Look { pid: Pid(pid), task: Some(task), relatives: [task; 2], asked }
+}
+
+/// `path`, `path?` where it is awaited, `-` for what is no file.
+fn shown(seen: &[Seen]) -> String {
+    let one = |seen: &Seen| match &seen.backing {
+        Backing::Anonymous => "-".to_owned(),
+        Backing::File(file) => format!("{}{}", file.path, if seen.awaited { "?" } else { "" }),
+    };
+    seen.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// Waits until something holds; the threads are not this test's.
+#[track_caller]
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_dead_mount_holds_up_nobody_else() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    let begin = Instant::now();
+    // Many more than there are threads at first.
+    for number in 0..8 {
+        let path = format!("/dead/{number}");
+        let seen = looks.look(look(number, &["/lib/a", &path]));
+        assert_eq!(shown(&seen), format!("/lib/a? {path}?"), "the process waits");
+        until("others go on", || {
+            shown(&looks.look(look(50, &["/lib/b", "", "/etc/text"]))) == "/lib/b - -"
+        });
+    }
+    // The same path again costs no thread and no wait.
+    let stuck = looks.counts();
+    assert_eq!(stuck.stuck, 8);
+    for pid in 20..90 {
+        until("what does not answer is not asked for again", || {
+            shown(&looks.look(look(pid, &["/dead/3", "/lib/b"]))) == "/dead/3? /lib/b"
+        });
+    }
+    assert_eq!(looks.counts().stuck, 8);
+    assert!(looks.counts().held >= 70);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    drop(looks.take_late()); // on a busy machine others may be late too
+    // It answers at last: all who asked may ask again, and get it.
+    mount.answer();
+    until("nothing is stuck", || looks.counts().stuck == 0);
+    let mut late = looks.take_late();
+    late.sort_unstable();
+    late.dedup();
+    assert_eq!(late.len(), 8 + 70);
+    until("it is there", || {
+        shown(&looks.look(look(30, &["/dead/3", "/lib/a"]))) == "/dead/3 /lib/a"
+    });
+    let shared = Arc::clone(looks.shared.as_ref().unwrap());
+    until("the extra threads end", || {
+        shared.wake.notify_all();
+        locked(&shared.queue).threads == LOOK_THREADS
+    });
+    drop(looks);
+    until("all threads end", || locked(&shared.queue).threads == 0);
+}
+
+#[test]
+fn when_all_threads_are_stuck_the_engine_still_goes_on() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    let count = u32::try_from(LOOK_THREADS_MAX).unwrap();
+    for number in 0..count {
+        looks.look(look(number, &[&format!("/dead/{number}")]));
+    }
+    assert_eq!(looks.counts().stuck, u64::from(count));
+    let begin = Instant::now();
+    assert_eq!(shown(&looks.look(look(50, &["/lib/b"]))), "/lib/b?");
+    assert!(begin.elapsed() < Duration::from_secs(1));
+    mount.answer();
+    until("nothing is stuck", || looks.counts().stuck == 0);
+    until("the one that waited is told too", || looks.take_late().contains(&Pid(50)));
+    until("it is there", || shown(&looks.look(look(50, &["/lib/b"]))) == "/lib/b");
+}
+
+#[test]
+fn a_parser_that_panics_costs_one_file() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    // A panic with a backtrace takes longer than anybody waits.
+    until("it is over", || shown(&looks.look(look(1, &["/odd", "/lib/a"]))) == "- /lib/a");
+    assert!(looks.counts().panics >= 1);
+}
