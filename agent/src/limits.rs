@@ -209,6 +209,17 @@ pub const MODULES_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the kernel's configuration: 250 KB on a distribution kernel.
 pub const KERNEL_CONFIG_BYTES_MAX: u64 = 4 << 20;
 
+/// How long a sample that brought its stack waits for its tables, nanoseconds: 100 ms is the goal for a
+/// table, 300 ms for one of a million rows.
+pub const HELD_NS_MAX: u64 = 300_000_000;
+/// Time between two looks for the tables of one such sample, nanoseconds: its process may be published
+/// several times while its tables come.
+pub const HELD_TRY_INTERVAL_NS: u64 = 10_000_000;
+/// Samples that wait in this way: the programs send 20 a second and CPU, so 6 for each CPU wait at once.
+pub const HELD_SAMPLES_MAX: usize = 1024;
+/// Bytes of their stacks.
+pub const HELD_BYTES_MAX: usize = 8 << 20;
+
 // export: requests and their queue.
 
 /// Uncompressed bytes of one request: receivers refuse messages of more than 4 MiB by default (gRPC's

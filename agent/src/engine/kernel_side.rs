@@ -4,6 +4,7 @@ use crate::address::{Generation, Pid};
 use crate::bpf::{BpfError, Record, Sampler, Statistics, TableId, Tables, WalkMapping};
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
+use agent_ebpf::UnwindRule;
 use std::time::Duration;
 
 /// A source of records in the order of their times.
@@ -94,6 +95,10 @@ impl WalkTables for Tables {
 
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
         Ok(Self::remove_process(self, pid)?)
+    }
+
+    fn rule_at(&self, id: TableId, address: u64) -> Result<UnwindRule, WalkTableError> {
+        Ok(Self::rule_at(self, id, address)?)
     }
 
     fn bytes(&self) -> u64 {

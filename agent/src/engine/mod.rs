@@ -3,6 +3,7 @@
 //! [`WindowSink`].
 
 mod control;
+mod held;
 mod kernel_side;
 #[cfg(test)]
 mod load_tests;
@@ -10,6 +11,7 @@ mod preload;
 mod sampling;
 #[cfg(test)]
 mod tests;
+mod walked;
 
 pub use control::Control;
 pub use kernel_side::Sampling;

@@ -1,6 +1,8 @@
 //! The loop itself: existing processes first, then records as they come, a window every few seconds.
 
+use super::held::{Held, HeldCounts};
 use super::kernel_side::Sampling;
+use super::walked::{Published, walk_on};
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
@@ -10,8 +12,8 @@ use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
 use crate::elf::ForeignFiles;
 use crate::limits::{
-    ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL, START_SCAN_NS_MAX,
-    THREAD_NAMES_MAX,
+    HELD_TRY_INTERVAL_NS, ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL,
+    START_SCAN_NS_MAX, THREAD_NAMES_MAX,
 };
 use crate::normalize::{self, Frame, NormalizedSample};
 use crate::process::compile::Compilers;
@@ -41,6 +43,8 @@ pub struct EngineCounts {
     pub tables: PublishCounts,
     /// Perf maps.
     pub perf_maps: PerfMapCounts,
+    /// Stacks that came along with their samples.
+    pub stacks: HeldCounts,
     /// Samples of processes that were not asked for.
     pub unwanted: u64,
     /// Samples received.
@@ -88,6 +92,7 @@ struct Intake {
     kernel_regions: Option<Arc<KernelRegions>>,
     thread_names: HashSet<Arc<str>>,
     needs: Needs,
+    held: Held,
     /// The account of the open window, as far as it is counted here.
     ledger: Ledger,
     received: u64,
@@ -126,6 +131,7 @@ impl Engine {
                 kernel_regions: options.kernel_regions.clone(),
                 thread_names: HashSet::new(),
                 needs: Needs::default(),
+                held: Held::default(),
                 ledger: Ledger::default(),
                 received: 0,
                 unwanted: 0,
@@ -156,6 +162,7 @@ impl Engine {
             looks: self.looks.counts(),
             perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
+            stacks: self.intake.held.counts(),
             unwanted: self.intake.unwanted,
             received: self.intake.received,
             waiting: u64::try_from(self.before.waiting).unwrap_or(u64::MAX),
@@ -241,7 +248,7 @@ impl Engine {
             if control.is_stopping() || end.is_some_and(|end| now >= end) {
                 break;
             }
-            let busy = self.publisher.is_busy();
+            let busy = self.publisher.is_busy() || !self.intake.held.is_empty();
             let poll_ns = if busy { POLL_BUSY_MS } else { POLL_MS } * 1_000_000;
             let until = end.map_or(u64::MAX, |end| end.since(now));
             let seal_at = self.window_end.plus(ORDER_SLACK_NS);
@@ -252,6 +259,7 @@ impl Engine {
             }
             self.state_needs();
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
+            self.walk_held(MonotonicNs(0));
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
             if now >= seal_at {
@@ -294,8 +302,41 @@ impl Engine {
         self.intake.ledger = Ledger::default();
     }
 
+    /// Walks held samples on, whose tables came. What waited long enough, or was taken before `end`, goes as
+    /// it is.
+    fn walk_held(&mut self, end: MonotonicNs) {
+        let now = monotonic_now();
+        for mut held in self.intake.held.take() {
+            let pid = held.sample.pid;
+            let last = now >= held.until || held.sample.time < end;
+            let new = !self.intake.processes.is_behind(pid, held.tried)
+                && now.since(held.tried) >= HELD_TRY_INTERVAL_NS;
+            if !last && !new {
+                self.intake.held.keep(held);
+                continue;
+            }
+            held.tried = now;
+            let whole = match self.intake.processes.attribute(&held.sample).mappings {
+                Some(set) => {
+                    let mappings = &self.publisher.walk_mappings(&set, pid, false);
+                    let rules = Published { mappings, tables: self.tables.as_ref() };
+                    walk_on(&mut held.sample, &rules, last)
+                }
+                None => false,
+            };
+            if !last && !whole {
+                self.intake.held.keep(held);
+                continue;
+            }
+            let counts = &mut self.intake.held.counts;
+            *(if whole { &mut counts.walked } else { &mut counts.overdue }) += 1;
+            self.intake.sample(&held.sample);
+        }
+    }
+
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
+        self.walk_held(end);
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);
         let counted = std::mem::take(&mut self.intake.ledger);
@@ -345,7 +386,11 @@ impl Needs {
 impl Intake {
     fn take(&mut self, record: Record) {
         match record {
-            Record::Sample(sample) => self.sample(&sample),
+            Record::Sample(sample) => {
+                if let Some(sample) = self.hold(sample) {
+                    self.sample(&sample);
+                }
+            }
             Record::UnknownMapping { pid, address, time } => {
                 self.needs.wanted.extend(self.processes.unknown(pid, address, time));
                 if self.processes.is_behind(pid, time) {
@@ -364,6 +409,18 @@ impl Intake {
                 self.processes.apply(event);
             }
         }
+    }
+
+    /// Holds a sample back that may become whole, and says what it needs; gives back any other.
+    fn hold(&mut self, sample: RawSample) -> Option<RawSample> {
+        // What nobody asked for is not worth waiting for.
+        if !Held::may_become_whole(&sample) || !self.processes.is_tracked(sample.pid) {
+            return Some(sample);
+        }
+        let mappings = self.processes.attribute(&sample).mappings;
+        let frames = normalize::frames(&sample, mappings.as_deref());
+        self.needs.state(&sample, &frames, &self.processes);
+        self.held.offer(sample, monotonic_now())
     }
 
     fn sample(&mut self, sample: &RawSample) {

@@ -15,7 +15,7 @@ use std::time::Duration;
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 14] = [
+const NOW: [Figure; 15] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
@@ -31,13 +31,16 @@ const NOW: [Figure; 14] = [
     }),
     ("perf_maps", "Perf maps held", |counts| counts.perf_maps.maps),
     ("perf_map_bytes", "Memory of perf maps", |counts| counts.perf_maps.bytes),
+    ("stacks_held", "Samples that wait with a copy of their stack for tables", |counts| {
+        counts.stacks.held
+    }),
     ("lifecycle_records_waiting", "Records held back until earlier ones came", |counts| {
         counts.waiting
     }),
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 35] = [
+const SINCE_START: [Figure; 38] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -112,6 +115,15 @@ const SINCE_START: [Figure; 35] = [
         counts.perf_maps.refused
     }),
     ("perf_maps_evicted", "Perf maps forgotten to make room", |counts| counts.perf_maps.evicted),
+    ("stacks_walked", "Copied stacks walked on once their tables were there", |counts| {
+        counts.stacks.walked
+    }),
+    ("stacks_overdue", "Copied stacks whose tables did not come in time", |counts| {
+        counts.stacks.overdue
+    }),
+    ("stacks_without_room", "Copied stacks that found no room to wait", |counts| {
+        counts.stacks.no_room
+    }),
     ("samples_of_other_processes", "Samples that were not asked for", |counts| counts.unwanted),
 ];
 

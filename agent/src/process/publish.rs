@@ -67,6 +67,12 @@ pub trait WalkTables {
     /// See [`WalkTableError`].
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError>;
 
+    /// The rule at an ELF address of a table.
+    ///
+    /// # Errors
+    /// See [`WalkTableError`].
+    fn rule_at(&self, id: TableId, address: u64) -> Result<UnwindRule, WalkTableError>;
+
     /// Kernel memory that grows with what is loaded, bytes.
     fn bytes(&self) -> u64;
 }
@@ -246,13 +252,7 @@ impl Publisher {
         // A program that begins needs its tables; one that is published again, because some of them were
         // removed, gets them back when a sample meets one.
         let fresh = !processes.is_published(pid);
-        // `[vsyscall]` lies in the kernel's half, where no user stack is walked.
-        let user = set.mappings().iter().filter(|mapping| mapping.end.0 <= USER_END);
-        let walk: Vec<WalkMapping> =
-            user.map(|mapping| self.walk_mapping(mapping, pid, fresh)).collect();
-        let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(pid));
-        let walk = trampolines::apply(walk, trampolines.as_deref().unwrap_or_default());
-        let walk = coalesced(walk);
+        let walk = self.walk_mappings(&set, pid, fresh);
         let generation = self.next_generation();
         match kernel.set_process(pid, generation, &walk) {
             Ok(left_out) => {
@@ -270,6 +270,17 @@ impl Publisher {
                 tracing::debug!(%error, pid = pid.0, "process not published");
             }
         }
+    }
+
+    /// How each mapping of a process is walked now; asks for tables that nobody asked for yet, and, where
+    /// a program begins (`fresh`), for those that were removed.
+    pub fn walk_mappings(&mut self, set: &MappingSet, pid: Pid, fresh: bool) -> Vec<WalkMapping> {
+        // `[vsyscall]` lies in the kernel's half, where no user stack is walked.
+        let user = set.mappings().iter().filter(|mapping| mapping.end.0 <= USER_END);
+        let walk: Vec<WalkMapping> =
+            user.map(|mapping| self.walk_mapping(mapping, pid, fresh)).collect();
+        let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(pid));
+        coalesced(trampolines::apply(walk, trampolines.as_deref().unwrap_or_default()))
     }
 
     fn walk_mapping(&mut self, mapping: &Mapping, pid: Pid, fresh: bool) -> WalkMapping {

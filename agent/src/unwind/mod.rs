@@ -16,7 +16,7 @@ pub(crate) use compile::unwind_rows;
 pub use compile::unwind_rows_from_bytes;
 pub use measure::RowFigures;
 pub use table::{RowTable, Rows};
-pub use walk::{CopiedMapping, CopiedUnwind, Walked, walk_copied};
+pub use walk::{Walked, walk_copied};
 
 /// What of one file is not in its table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

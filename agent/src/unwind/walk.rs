@@ -1,36 +1,11 @@
 //! Walks a copied stack in user space, by compiled rows: the same text that the BPF programs run
 //! (`agent_ebpf::walk`), over other memory. Pure; it loads no table and names nothing.
 
-use super::RowTable;
 use crate::address::AbsAddr;
 use crate::bpf::{CopiedStack, UserFrame};
+use agent_ebpf::Outcome;
 use agent_ebpf::limits::USER_FRAMES_MAX;
 use agent_ebpf::walk::{Memory, Rules, Walk};
-use agent_ebpf::{Outcome, RuleKind, UnwindRule};
-
-/// One executable mapping of the process, and how it is unwound.
-#[derive(Clone, Copy, Debug)]
-pub struct CopiedMapping<'a> {
-    /// First address.
-    pub start: AbsAddr,
-    /// First address behind it.
-    pub end: AbsAddr,
-    /// `absolute address - bias` (wrapping) = ELF address.
-    pub bias: u64,
-    /// What to do there.
-    pub unwind: CopiedUnwind<'a>,
-}
-
-/// How a mapping is unwound.
-#[derive(Clone, Copy, Debug)]
-pub enum CopiedUnwind<'a> {
-    /// By the rows of its file.
-    Rows(&'a RowTable),
-    /// By one rule.
-    Rule(UnwindRule),
-    /// Not known (yet).
-    Pending,
-}
 
 /// What a walk found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,16 +16,16 @@ pub struct Walked {
     pub outcome: Outcome,
 }
 
-/// Walks on where the kernel stopped. `mappings` are sorted by start and do not overlap.
+/// Walks on where the kernel stopped, by `rules` at absolute addresses.
 #[must_use]
-pub fn walk_copied(stack: &CopiedStack, mappings: &[CopiedMapping<'_>]) -> Walked {
+pub fn walk_copied(stack: &CopiedStack, rules: &impl Rules) -> Walked {
     let mut walk = Walk::default();
     walk.resume(stack.ip.0, stack.sp.0, stack.bp, stack.exact.into());
-    let (memory, rules) = (Copy(stack), Mappings(mappings));
+    let memory = Copy(stack);
     let mut frames = Vec::new();
     while frames.len() < USER_FRAMES_MAX {
         frames.push(UserFrame { address: AbsAddr(walk.ip), exact: walk.exact == 1 });
-        if let Err(outcome) = walk.step(&memory, &rules) {
+        if let Err(outcome) = walk.step(&memory, rules) {
             return Walked { frames, outcome };
         }
     }
@@ -76,27 +51,11 @@ impl Memory for Copy<'_> {
     }
 }
 
-struct Mappings<'a>(&'a [CopiedMapping<'a>]);
-
-impl Rules for Mappings<'_> {
-    fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome> {
-        let behind = self.0.partition_point(|mapping| mapping.start.0 <= pc);
-        let mapping = behind.checked_sub(1).and_then(|at| self.0.get(at));
-        let mapping = mapping.filter(|mapping| pc < mapping.end.0);
-        match mapping.ok_or(Outcome::MappingUnknown)?.unwind {
-            CopiedUnwind::Pending => Err(Outcome::TablePending),
-            CopiedUnwind::Rule(rule) => Ok(rule),
-            CopiedUnwind::Rows(rows) => {
-                let address = pc.wrapping_sub(mapping.map_or(0, |mapping| mapping.bias));
-                Ok(rows.rule_at(address).unwrap_or(UnwindRule::plain(RuleKind::NoInfo)))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::unwind::RowTable;
+    use agent_ebpf::{RuleKind, UnwindRule};
 
     const STACK: u64 = 0x7000_0000_1000;
 
@@ -114,27 +73,29 @@ mod tests {
         CopiedStack { ip, sp, bp: 0x77, exact: true, bytes }
     }
 
+    /// The rows behind one mapping, or what stands in their place.
+    struct Mapped<'a>(Result<&'a RowTable, Outcome>);
+
+    impl Rules for Mapped<'_> {
+        fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome> {
+            Ok(self.0?.rule_at(pc - 0x40_0000).expect("the test asks within the rows"))
+        }
+    }
+
     #[test]
     fn a_copied_stack_is_walked_to_its_root_or_to_the_end_of_the_copy() {
         let rows = rows();
-        let mapping = |unwind| CopiedMapping {
-            start: AbsAddr(0x40_1000),
-            end: AbsAddr(0x40_2000),
-            bias: 0x40_0000,
-            unwind,
-        };
-        let by_rows = mapping(CopiedUnwind::Rows(&rows));
         let words = [1, 2, 0, 0x40_101c, 3, 4, 0, 0x40_1024, 5];
-        let pending = mapping(CopiedUnwind::Pending);
-        let table: [(&[u64], &[CopiedMapping<'_>], usize, Outcome); 5] = [
-            (&words, &[by_rows], 3, Outcome::Complete),
-            (&words[..7], &[by_rows], 2, Outcome::StackUnreadable),
-            (&[], &[by_rows], 1, Outcome::StackUnreadable),
-            (&words, &[pending], 1, Outcome::TablePending),
-            (&words, &[], 1, Outcome::MappingUnknown),
+        type Row<'a> = (&'a [u64], Result<&'a RowTable, Outcome>, usize, Outcome);
+        let table: [Row<'_>; 5] = [
+            (&words, Ok(&rows), 3, Outcome::Complete),
+            (&words[..7], Ok(&rows), 2, Outcome::StackUnreadable),
+            (&[], Ok(&rows), 1, Outcome::StackUnreadable),
+            (&words, Err(Outcome::TablePending), 1, Outcome::TablePending),
+            (&words, Err(Outcome::MappingUnknown), 1, Outcome::MappingUnknown),
         ];
-        for (words, mappings, frames, outcome) in table {
-            let walked = walk_copied(&copied(words), mappings);
+        for (words, mapped, frames, outcome) in table {
+            let walked = walk_copied(&copied(words), &Mapped(mapped));
             let all = [(0x40_1014, true), (0x40_101c, false), (0x40_1024, false)];
             let expected = all.map(|(at, exact)| UserFrame { address: AbsAddr(at), exact });
             assert_eq!((walked.frames.as_slice(), walked.outcome), (&expected[..frames], outcome));

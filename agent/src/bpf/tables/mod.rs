@@ -129,6 +129,18 @@ impl Tables {
         }
     }
 
+    /// The rule at an ELF address of a table, read back from the kernel's memory: for stacks that are
+    /// walked here, which are few. Tables are not kept twice for them.
+    ///
+    /// # Errors
+    /// If there is no such table, or the kernel refuses.
+    pub fn rule_at(&self, id: TableId, address: u64) -> Result<UnwindRule, BpfError> {
+        let table = self.tables.get(&id).ok_or(BpfError::NoTable(id))?;
+        let key = u32::try_from(address.wrapping_sub(table.base)).unwrap_or(u32::MAX);
+        let number = if key == u32::MAX { 0 } else { self.rows.rule_at(&table.chunks, key)? };
+        self.rules.rule(number).ok_or(BpfError::NoTable(id))
+    }
+
     /// Removes a table; its memory is used again when no process refers to it any more.
     pub fn remove(&mut self, id: TableId) {
         if let Some(table) = self.tables.get_mut(&id) {

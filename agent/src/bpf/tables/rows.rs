@@ -68,6 +68,18 @@ impl Rows {
         self.starts_map.set(0, self.starts.as_ref(), 0).map_err(BpfError::map("CHUNK_STARTS"))
     }
 
+    /// The rule number of the row that covers `key` in the chunks of a table, 0 (no information) where
+    /// none does.
+    pub(super) fn rule_at(&self, run: &Range<usize>, key: u32) -> Result<u16, BpfError> {
+        let starts = self.starts.get(run.clone()).unwrap_or_default();
+        let Some(at) = starts.partition_point(|start| *start <= key).checked_sub(1) else {
+            return Ok(0);
+        };
+        let chunk = self.chunks.get(run.start + at)?;
+        let row = chunk.pcs.partition_point(|pc| *pc <= key).checked_sub(1);
+        Ok(row.and_then(|row| chunk.rules.get(row)).copied().unwrap_or(0))
+    }
+
     /// Gives the chunks of a table back, whose last user is gone.
     pub(super) fn retire(&mut self, run: Range<usize>, now: MonotonicNs) {
         self.space.retire(run, now);

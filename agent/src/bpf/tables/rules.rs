@@ -36,6 +36,12 @@ impl Rules {
         self.numbers.len()
     }
 
+    /// The rule with this number, if it is in use.
+    pub(super) fn rule(&self, number: u16) -> Option<UnwindRule> {
+        let slot = self.slots.get(usize::from(number))?;
+        slot.map(|(rule, _)| rule)
+    }
+
     /// The number of `rule`, with one more user; `None` if all numbers are used.
     pub(super) fn intern(&mut self, rule: UnwindRule, now: MonotonicNs) -> Option<Interned> {
         if let Some(&number) = self.numbers.get(&rule) {

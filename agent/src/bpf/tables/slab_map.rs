@@ -48,6 +48,14 @@ impl<V: Pod> SlabMap<V> {
         slab.set(place, value, 0).map_err(BpfError::map(self.name))
     }
 
+    /// Reads one value back. Its slab exists if it was ever written.
+    pub(super) fn get(&self, index: usize) -> Result<V, BpfError> {
+        let missing = || BpfError::Table { reason: "a value that was never written" };
+        let slab = self.slabs.get(index / self.slab_values).ok_or_else(missing)?;
+        let place = u32::try_from(index % self.slab_values).expect("at most 256 values");
+        slab.get(&place, 0).map_err(BpfError::map(self.name))
+    }
+
     fn add_slab(&mut self) -> Result<(), BpfError> {
         let failed = BpfError::map(self.name);
         let number = u32::try_from(self.slabs.len()).expect("at most 64 slabs");

@@ -3,8 +3,8 @@
 use super::Engine;
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::{
-    BpfError, CpuStatistics, ProcessEvent, RawSample, Record, Statistics, TableId, UserFrame,
-    WalkMapping,
+    BpfError, CopiedStack, CpuStatistics, ProcessEvent, RawSample, Record, Statistics, TableId,
+    UserFrame, WalkMapping,
 };
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFiles;
@@ -13,7 +13,7 @@ use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::host::Host;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
-use agent_ebpf::{Counters, Outcome};
+use agent_ebpf::{Counters, Outcome, RuleKind, UnwindRule};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -113,6 +113,12 @@ impl WalkTables for FakeKernel {
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
         self.0.lock().unwrap().removed.push(pid);
         Ok(())
+    }
+
+    /// Every function has a frame of 16 bytes, except the one at 0x20 of its file, which nobody called.
+    fn rule_at(&self, _id: TableId, address: u64) -> Result<UnwindRule, WalkTableError> {
+        let frame = UnwindRule { offset: 16, ..UnwindRule::plain(RuleKind::RspOffset) };
+        Ok(if address < 0x20 { frame } else { UnwindRule::plain(RuleKind::End) })
     }
 
     fn bytes(&self) -> u64 {
@@ -256,4 +262,29 @@ fn the_account_of_the_last_window_closes() {
     closed.check(1).unwrap();
     assert_eq!((closed.runs, closed.idle, closed.shipped), (2, 1, 1));
     assert_eq!((closed.filtered, closed.unwanted, closed.received), (0, 2, 1));
+}
+
+#[test]
+fn a_stack_that_came_along_is_walked_on_or_goes_as_it_is() {
+    let with_stack = |ip: u64, words: [u64; 2]| {
+        let Record::Sample(mut sample) = sample(50, monotonic_now()) else { unreachable!() };
+        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let (ip, sp) = (AbsAddr(ip), AbsAddr(0x7000));
+        sample.stack = Some(CopiedStack { ip, sp, bp: 0, exact: true, bytes });
+        sample.user = vec![UserFrame { address: ip, exact: true }];
+        Record::Sample(sample)
+    };
+    let kernel = FakeKernel::default();
+    // The caller's frame is the root; the second lies in no mapping, and no table will come for it.
+    kernel.0.lock().unwrap().batches =
+        vec![vec![with_stack(0x1010, [0, 0x1030]), with_stack(0x9010, [0, 0x1030])]];
+    let control = Control::default();
+    let windows = run(&for_ms(120), &kernel, &control);
+    let mut sum = super::Ledger::default();
+    windows.iter().for_each(|window| sum.add(&window.ledger));
+    assert_eq!((sum.shipped, sum.received), (2, 2));
+    let outcome = |outcome: Outcome| sum.outcomes[outcome as usize];
+    assert_eq!((outcome(Outcome::Complete), outcome(Outcome::ProcessUnknown)), (1, 1));
+    let stacks = control.counts().stacks;
+    assert_eq!((stacks.walked, stacks.overdue, stacks.held, stacks.no_room), (1, 1, 0, 0));
 }

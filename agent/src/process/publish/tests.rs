@@ -64,6 +64,10 @@ impl WalkTables for FakeTables {
         Ok(())
     }
 
+    fn rule_at(&self, id: TableId, _at: u64) -> Result<agent_ebpf::UnwindRule, WalkTableError> {
+        Err(WalkTableError::Refused(format!("{id:?} is not read back here")))
+    }
+
     fn bytes(&self) -> u64 {
         0
     }
