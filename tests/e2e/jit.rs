@@ -30,7 +30,9 @@ struct Run {
 fn run(mut command: Command) -> Run {
     let sink = Sink::start();
     let agent = Agent::start(&sink.url(), &AgentOptions::at(FREQUENCY_HZ));
-    command.current_dir(repository());
+    // V8 leaves a log of its own where it runs.
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    command.current_dir(folder.path());
     let start_ns = now_ns();
     let process = Running::start(command);
     let pid = process.pid();
@@ -153,7 +155,7 @@ fn python_with_trampolines() {
     let Some(python) = python() else { return };
     let command = || {
         let mut command = Command::new(&python);
-        command.args(["-X", "perf", "tests/workloads/chain.py"]);
+        command.args(["-X", "perf"]).arg(repository().join("tests/workloads/chain.py"));
         command.arg(SECONDS.to_string()).arg(seed().to_string());
         command
     };
@@ -192,7 +194,7 @@ fn node_with_a_map() {
     let command = || {
         let mut command = Command::new(&node);
         command.args(["--perf-basic-prof", "--interpreted-frames-native-stack"]);
-        command.arg("tests/workloads/chain.js").arg(SECONDS.to_string());
+        command.arg(repository().join("tests/workloads/chain.js")).arg(SECONDS.to_string());
         command
     };
     check(command, |run| {

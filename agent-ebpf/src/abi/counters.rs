@@ -25,6 +25,8 @@ pub struct Counters {
     pub notes_lost: u64,
     /// Processes whose mappings were dropped because they executed another program.
     pub execs: u64,
+    /// Children of processes in the filter that found it full: not sampled.
+    pub children_missed: u64,
     /// Nanoseconds in the sampler, by its own clock.
     pub run_ns: u64,
     /// Samples that took a copy of the user stack along, because a table was not there yet.

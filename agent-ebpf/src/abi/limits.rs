@@ -64,8 +64,9 @@ pub const NOTE_SLOTS: usize = 1024;
 /// Time before a page or a chunk that was replaced is used again, in nanoseconds. A walk that still
 /// reads it ends after [`WALK_NS_MAX`]; the rest is for a virtual CPU that is not scheduled.
 pub const REUSE_DELAY_NS: u64 = 200_000_000;
-/// Processes in the filter of `record --pid`.
-pub const FILTER_PROCESSES_MAX: usize = 4096;
+/// Processes in the filter of `record --pid` at one time, children included (70 bytes each, only where there is
+/// a filter). A child beyond is counted and not sampled.
+pub const FILTER_PROCESSES_MAX: usize = 32_768;
 
 /// Unwind rows in one chunk, the value size of a table map (4096 x 6 bytes, and 1 KiB for the search).
 pub const CHUNK_ROWS: usize = 4096;

@@ -56,7 +56,7 @@ pub struct UnwindRule {
     pub rbp: i8,
     /// 0: `rbp` is relative to the CFA. 1: `rbp` is relative to rbp itself (realigned frames).
     pub rbp_from_rbp: u8,
-    /// Zero.
+    /// Zero in tables. The walk marks the rule of a whole mapping (code made at run time) with 1.
     pub reserved: u8,
     /// Bytes, see [`RuleKind`]. Frames of 540,080 bytes exist, so 16 bits are not enough.
     pub offset: i32,

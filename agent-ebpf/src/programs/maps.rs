@@ -55,7 +55,7 @@ pub(super) static NOTES: Array<NoteSlot, NOTE_SLOTS> = Array::new();
 /// Root frames of threads, each at a place that its number gives.
 #[btf_map]
 pub(super) static ROOTS: Array<Thread, ROOT_THREADS_MAX> = Array::new();
-/// The processes to sample, where `FILTERED` is set.
+/// The processes to sample, where `FILTERED` is set; the loader makes it small where it is not.
 #[btf_map]
 pub(super) static FILTER: HashMap<u32, u8, FILTER_PROCESSES_MAX> = HashMap::new();
 
@@ -87,6 +87,11 @@ pub(super) static USER_REGISTERS: Global<u32> = Global::new(1);
 /// Offset of `task_struct.stack`, for `UserRegisters::KernelStack`.
 #[unsafe(no_mangle)]
 pub(super) static TASK_STACK_OFFSET: Global<u32> = Global::new(0);
+/// Offsets of `task_struct.pid` and `task_struct.tgid`, for the children of processes in `FILTER`.
+#[unsafe(no_mangle)]
+pub(super) static TASK_PID_OFFSET: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub(super) static TASK_TGID_OFFSET: Global<u32> = Global::new(0);
 /// 1: only the processes of `FILTER` are sampled.
 #[unsafe(no_mangle)]
 pub(super) static FILTERED: Global<u32> = Global::new(0);

@@ -119,7 +119,7 @@ fn from_kernel_stack(scratch: *mut Scratch) {
 
 /// Eight bytes of kernel memory, 0 if they cannot be read.
 #[inline(always)]
-fn read_kernel(address: u64) -> u64 {
+pub(super) fn read_kernel(address: u64) -> u64 {
     let mut value = 0u64;
     // SAFETY: the helper checks the address and writes eight bytes to a variable of that size.
     let result = unsafe {

@@ -65,6 +65,12 @@ impl Memory for UserMemory {
             unsafe { bpf_probe_read_user((&raw mut code).cast(), 4, address as *const c_void) };
         (result == 0).then_some(code)
     }
+
+    #[inline(always)]
+    fn code_before(&self, address: u64) -> Option<u64> {
+        let mut code = [0u64];
+        Some(if self.read(address.wrapping_sub(8), &mut code) { code[0] } else { 0 })
+    }
 }
 
 /// The tables in the maps.

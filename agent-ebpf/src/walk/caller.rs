@@ -23,7 +23,7 @@ pub(super) fn apply(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> 
         if rule.addend != 0 {
             return to_other_stack(walk, memory);
         }
-        return by_frame_pointer(walk, memory, kind == RuleKind::FramePointer as u8);
+        return by_frame_pointer(walk, memory, rule);
     }
     if kind == RuleKind::End as u8 {
         return Err(Outcome::Complete);
@@ -105,9 +105,11 @@ fn by_cfa(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule, cfa: u64) -> 
     to_caller(walk, ip, cfa, bp)
 }
 
-/// The caller's frame by the frame-pointer chain. `certain`: the code is known to keep one.
+/// The caller's frame by the frame-pointer chain. Where the code is not known to keep one, rbp may be any
+/// number: what it leads to is a frame only if it lies behind a call.
 #[inline(always)]
-fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, certain: bool) -> Step {
+fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> Step {
+    let certain = rule.kind == RuleKind::FramePointer as u8;
     if walk.exact == 1
         && let Some(saved) = frame_being_made(memory, walk.ip)
     {
@@ -122,8 +124,29 @@ fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, certain: bool) -> Ste
     }
     let mut pair = [0u64; 2];
     read(memory, &mut pair, bp)?;
+    // Virtual machines push return addresses themselves, so code made at run time is not asked.
+    if !certain && rule.reserved == 0 && pair[1] != 0 && !behind_call(memory, pair[1]) {
+        return Err(Outcome::NoUnwindInfo);
+    }
     walk.by_frame_pointer = 1;
     to_caller(walk, pair[1], bp.wrapping_add(16), pair[0])
+}
+
+/// True if the instruction before `ip` can be a call (Intel's manual, volume 2, CALL: E8 with four bytes, or FF
+/// with 2 in the middle of the next byte), or if `ip` is where a signal handler returns to.
+#[inline(always)]
+fn behind_call(memory: &impl Memory, ip: u64) -> bool {
+    const RETURN_FROM_SIGNAL: u32 = 0x0fc0_c748; // mov $15, %rax
+    let Some(code) = memory.code_before(ip) else { return true };
+    // `FF /2` at 2, 3, 4, 6 or 7 bytes before the end.
+    let indirect = |bytes: u32| (code >> (64 - 8 * bytes)) & 0x38ff == 0x10ff;
+    (code >> 24) & 0xff == 0xe8
+        || indirect(2)
+        || indirect(3)
+        || indirect(4)
+        || indirect(6)
+        || indirect(7)
+        || memory.code(ip) == Some(RETURN_FROM_SIGNAL)
 }
 
 /// True or false if the interrupted instruction begins or ends a function, so that rbp is still or again

@@ -17,6 +17,10 @@ pub trait Memory {
 
     /// Four bytes of code, the first in the low byte; `None` if they cannot be read.
     fn code(&self, address: u64) -> Option<u32>;
+
+    /// The eight bytes of code before `address`, the last one in the high byte; 0 if they cannot be read.
+    /// `None` where code is never there to read.
+    fn code_before(&self, address: u64) -> Option<u64>;
 }
 
 /// The unwind rules of the process that is walked.

@@ -56,7 +56,9 @@ pub fn rule_at(
     } else {
         return Err(Outcome::TablePending);
     };
-    tables.rule(rule).ok_or(Outcome::TableCorrupt)
+    let mut rule = tables.rule(rule).ok_or(Outcome::TableCorrupt)?;
+    rule.reserved = u8::from(target.kind() == MappingTarget::KIND_RULE);
+    Ok(rule)
 }
 
 /// One element of the column of a page that begins at byte `column`.

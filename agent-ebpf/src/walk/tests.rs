@@ -314,6 +314,22 @@ impl Memory for Stack {
         let known = [0x55, 0xc3, 0xfa1e_0ff3, 0x77e5_8948, 0x11ec_8b48, 0x5d, 0x9090_9090];
         (hash % 9 != 8).then(|| known.get((hash % 9) as usize).copied().unwrap_or(hash as u32))
     }
+
+    fn code_before(&self, address: u64) -> Option<u64> {
+        let hash = (address ^ self.code_seed).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let calls: [&[u8]; 6] = [
+            &[0xe8, 1, 2, 3, 4],
+            &[0xff, 0xd0],
+            &[0xff, 0x50, 8],
+            &[0xff, 0x54, 0x24, 8],
+            &[0xff, 0x15, 1, 2, 3, 4],
+            &[0xff, 0x94, 0x24, 1, 2, 3, 4],
+        ];
+        let mut bytes = [0x90; 8];
+        let call = calls.get((hash >> 40) as usize % 8).copied().unwrap_or(&[0x50]);
+        bytes[8 - call.len()..].copy_from_slice(call);
+        Some(u64::from_le_bytes(bytes))
+    }
 }
 
 fn code_address(random: &mut Random, world: &World) -> u64 {
@@ -371,7 +387,7 @@ impl Evaluator<'_> {
         let mapping = mapping.ok_or(Outcome::MappingUnknown)?;
         match &mapping.unwind {
             PlainUnwind::Pending => Err(Outcome::TablePending),
-            PlainUnwind::Rule(rule) => Ok(*rule),
+            PlainUnwind::Rule(rule) => Ok(UnwindRule { reserved: 1, ..*rule }),
             PlainUnwind::Rows(rows) => {
                 let key = pc - mapping.bias;
                 let row = rows.iter().rev().find(|(start, _)| u64::from(*start) <= key);
@@ -392,7 +408,7 @@ impl Evaluator<'_> {
         let addend = rule.addend as i64 as u64;
         let register = || self.registers.general[rule.addend as usize & 15];
         let cfa = match rule.kind {
-            0 | 9 if rule.addend == 0 => return self.by_frame_pointer(frame, rule.kind == 9),
+            0 | 9 if rule.addend == 0 => return self.by_frame_pointer(frame, rule),
             0 | 9 => {
                 self.by_frame_pointer = false;
                 let (saved, ip) = (self.word(bp)?, self.word(bp.wrapping_add(8))?);
@@ -428,7 +444,8 @@ impl Evaluator<'_> {
         }
     }
 
-    fn by_frame_pointer(&mut self, frame: Seen, certain: bool) -> Result<Seen, Outcome> {
+    fn by_frame_pointer(&mut self, frame: Seen, rule: UnwindRule) -> Result<Seen, Outcome> {
+        let certain = rule.kind == 9;
         let (ip, sp, bp, exact) = frame;
         let code = if exact { self.stack.code(ip) } else { None };
         let code = code.map(u32::to_le_bytes);
@@ -454,8 +471,16 @@ impl Evaluator<'_> {
             return Err(Outcome::NoUnwindInfo);
         }
         let (saved, ip) = (self.word(bp)?, self.word(bp.wrapping_add(8))?);
+        if !certain && rule.reserved == 0 && ip != 0 && !self.behind_call(ip) {
+            return Err(Outcome::NoUnwindInfo);
+        }
         self.by_frame_pointer = true;
         checked(ip, sp, bp.wrapping_add(16), saved)
+    }
+
+    /// The stack's code is a call of a known form, or `push %rax`.
+    fn behind_call(&self, ip: u64) -> bool {
+        self.stack.code_before(ip).unwrap().to_le_bytes()[7] != 0x50
     }
 
     fn interrupted(&mut self, context: u64) -> Result<Seen, Outcome> {

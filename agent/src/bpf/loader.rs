@@ -4,6 +4,8 @@
 use super::error::source_errno;
 use super::{BpfError, Form, FormChoice, Options, object};
 use agent_ebpf::UserRegisters;
+use agent_ebpf::limits::FILTER_PROCESSES_MAX;
+use agent_ebpf::verifier::limit32;
 use aya::maps::{Map, MapData, ProgramArray};
 use aya::programs::{PerfEvent, ProgramError, ProgramFd, RawTracePoint};
 use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
@@ -14,12 +16,15 @@ pub(super) struct Loaded {
     pub(super) ebpf: Ebpf,
     pub(super) form: Form,
     pub(super) registers: UserRegisters,
+    /// True if the programs sample only who is in the filter.
+    pub(super) filtered: bool,
 }
 
 /// Loads the first form that the kernel takes.
 pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfError> {
     let object = object::OBJECT.ok_or(BpfError::NotBuilt)?;
     raise_memlock();
+    let filter = filter_offsets(options);
     let mut attempts = Vec::new();
     let mut errno = None;
     for &(form, registers) in &VARIANTS {
@@ -31,9 +36,10 @@ pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfErro
         if !form_wanted || options.user_registers.is_some_and(|wanted| wanted != registers) {
             continue;
         }
-        let mut ebpf = load_object(object, options, registers, ring_bytes)?;
+        let switches = Switches { registers, ring_bytes, filter };
+        let mut ebpf = load_object(object, options, &switches)?;
         match load_form(&mut ebpf, form) {
-            Ok(()) => return Ok(Loaded { ebpf, form, registers }),
+            Ok(()) => return Ok(Loaded { ebpf, form, registers, filtered: filter.is_some() }),
             Err(error) => {
                 errno = source_errno(&error);
                 attempts.push((form, in_short(&error)));
@@ -63,12 +69,30 @@ fn raise_memlock() {
     }
 }
 
-fn load_object(
-    object: &[u8],
-    options: &Options,
+/// What the programs are told beside the options.
+struct Switches {
     registers: UserRegisters,
     ring_bytes: u32,
-) -> Result<Ebpf, BpfError> {
+    /// Offsets of `pid` and `tgid` in a task, if only some processes are sampled.
+    filter: Option<(u32, u32)>,
+}
+
+/// Where a task keeps its numbers, if there is a filter. Without type information children could not be told
+/// by the programs: then they sample everybody, and the reader drops who is not wanted.
+fn filter_offsets(options: &Options) -> Option<(u32, u32)> {
+    options.pid_filter.as_ref()?;
+    let offset = |field| super::btf::kernel_field_offset("task_struct", field);
+    let offsets = offset("pid").zip(offset("tgid"));
+    if offsets.is_none() {
+        tracing::warn!(
+            "the kernel says nothing of its types: every process is sampled, then dropped"
+        );
+    }
+    offsets
+}
+
+fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<Ebpf, BpfError> {
+    let &Switches { registers, ring_bytes, filter } = switches;
     let level = if options.verifier_log {
         VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS
     } else {
@@ -80,7 +104,9 @@ fn load_object(
         UserRegisters::KernelStack => task_stack_offset()?,
     };
     let registers = registers as u32;
-    let filtered = u32::from(options.pid_filter.is_some());
+    let filtered = u32::from(filter.is_some());
+    let (pid_offset, tgid_offset) = filter.unwrap_or_default();
+    let filter_entries = filter.map_or(1, |_| limit32(FILTER_PROCESSES_MAX));
     let kernel_threads = u32::from(options.kernel_threads);
     // Off, the verifier drops the messages as code that cannot be reached, and their ring is one page.
     let (log_level, log_bytes): (u8, u32) =
@@ -91,10 +117,13 @@ fn load_object(
         .verifier_log_level(level)
         .map_max_entries("RECORDS", ring_bytes)
         .map_max_entries("AYA_LOGS", log_bytes)
+        .map_max_entries("FILTER", filter_entries)
         .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("TASK_STACK_OFFSET", &stack_offset, true)
         .override_global("FILTERED", &filtered, true)
+        .override_global("TASK_PID_OFFSET", &pid_offset, true)
+        .override_global("TASK_TGID_OFFSET", &tgid_offset, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)
         .override_global("WAKE_BYTES", &wake_bytes, true)
         .load(object)
@@ -142,18 +171,27 @@ pub(super) fn sampler(ebpf: &mut Ebpf, form: Form) -> Result<&ProgramFd, BpfErro
     perf_event(ebpf, name).and_then(|program| program.fd()).map_err(|_not_loaded| missing)
 }
 
-/// Loads and attaches the program that drops the mappings of a process at exec.
-pub(super) fn attach_exec(ebpf: &mut Ebpf) -> Result<(), BpfError> {
-    let name = "process_exec";
+/// Loads and attaches the program that drops the mappings of a process at exec, and where there is a filter
+/// those that keep it.
+pub(super) fn attach_lifecycle(ebpf: &mut Ebpf, filtered: bool) -> Result<(), BpfError> {
+    attach(ebpf, "process_exec", "sched_process_exec")?;
+    if filtered {
+        attach(ebpf, "process_fork", "sched_process_fork")?;
+        attach(ebpf, "process_free", "sched_process_free")?;
+    }
+    Ok(())
+}
+
+fn attach(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Result<(), BpfError> {
     let program = ebpf.program_mut(name).ok_or(BpfError::Missing { kind: "program", name })?;
     let mut attach = || {
         let program: &mut RawTracePoint = program.try_into()?;
         program.load()?;
-        program.attach("sched_process_exec")
+        program.attach(tracepoint)
     };
     let attached: Result<_, ProgramError> = attach();
     attached.map(|_| ()).map_err(|error| BpfError::Attach {
-        what: "the raw tracepoint sched_process_exec",
+        what: tracepoint,
         detail: in_short(&error),
         errno: source_errno(&error),
     })

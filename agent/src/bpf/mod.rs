@@ -36,7 +36,8 @@ pub struct Options {
     pub ring_bytes: Option<u32>,
     /// Kernel memory for unwind rows, bytes; rounded down to chunks, at most what the maps can hold.
     pub table_bytes_max: u64,
-    /// Only these processes are sampled (see also [`Sampler::include`]); `None`: all.
+    /// Only these processes and their children from now on are sampled (see also [`Sampler::include`]);
+    /// `None`: all.
     pub pid_filter: Option<Vec<Pid>>,
     /// Kernel threads are sampled too.
     pub kernel_threads: bool,

@@ -37,7 +37,12 @@ fn parse_cpu_list(text: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-fn open(attr: &mut perf_event_attr, what: &'static str, cpu: u32) -> Result<OwnedFd, BpfError> {
+fn open(
+    attr: &mut perf_event_attr,
+    what: &'static str,
+    cpu: u32,
+    group: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, BpfError> {
     attr.type_ = PERF_TYPE_SOFTWARE;
     attr.size = u32::try_from(size_of::<perf_event_attr>()).expect("136 bytes or a few more");
     attr.set_use_clockid(1);
@@ -47,8 +52,9 @@ fn open(attr: &mut perf_event_attr, what: &'static str, cpu: u32) -> Result<Owne
         cpu,
         source: io::Error::from_raw_os_error(libc::EINVAL),
     })?;
+    let group = group.map_or(-1, |leader| leader.as_raw_fd());
     // SAFETY: `attr` is initialised and its size is set; a software event changes no hardware.
-    let fd = unsafe { sys::perf_event_open(attr, -1, number, -1, PERF_FLAG_FD_CLOEXEC.into()) };
+    let fd = unsafe { sys::perf_event_open(attr, -1, number, group, PERF_FLAG_FD_CLOEXEC.into()) };
     if fd < 0 {
         return Err(BpfError::Perf { what, cpu, source: io::Error::last_os_error() });
     }
@@ -76,8 +82,17 @@ impl CpuClock {
         attr.__bindgen_anon_1.sample_period = period_ns;
         attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED.into();
         attr.set_disabled(1);
-        let fd = open(&mut attr, "the sampling clock", cpu)?;
+        let fd = open(&mut attr, "the sampling clock", cpu, None)?;
         Ok(Self { cpu, period_ns, fd })
+    }
+
+    /// The same clock without a program, which runs whenever this one does and writes a record at each tick.
+    #[cfg(test)]
+    pub(super) fn beside(&self) -> Result<LifecycleRing, BpfError> {
+        let mut attr =
+            perf_event_attr { config: PERF_COUNT_SW_CPU_CLOCK.into(), ..Default::default() };
+        attr.__bindgen_anon_1.sample_period = self.period_ns;
+        LifecycleRing::map(open(&mut attr, "a plain clock", self.cpu, Some(self.fd.as_fd()))?)
     }
 
     /// Makes the kernel run `program` at every tick.
@@ -149,7 +164,10 @@ impl LifecycleRing {
         attr.set_build_id(build_id.into());
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = LIFECYCLE_WAKE_BYTES;
-        let fd = open(&mut attr, "process lifecycle", cpu)?;
+        Self::map(open(&mut attr, "process lifecycle", cpu, None)?)
+    }
+
+    fn map(fd: OwnedFd) -> Result<Self, BpfError> {
         let page_bytes = rustix::param::page_size();
         let bytes = (LIFECYCLE_PAGES + 1) * page_bytes;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -172,8 +190,11 @@ impl LifecycleRing {
         unsafe { position.cast::<AtomicU64>().as_ref() }
     }
 
-    /// Hands every record to `each`, header included, at most `max` of them.
-    pub(super) fn drain(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) {
+    /// Hands every record to `each`, header included, at most `max` of them. False if the stream was out of
+    /// step, and records were skipped.
+    #[must_use]
+    pub(super) fn drain(&mut self, max: usize, each: &mut dyn FnMut(&[u8])) -> bool {
+        let mut in_step = true;
         // The protocol is that of the header file: acquire the head, read, release the tail.
         let head = self.position(std::mem::offset_of!(perf_event_mmap_page, data_head));
         let head = head.load(Ordering::Acquire);
@@ -186,13 +207,15 @@ impl LifecycleRing {
             }
             let size = usize::from(super::decode::u16_at(&record, 6).unwrap_or(0));
             if size < HEADER_BYTES || !self.copy(tail, size, &mut record) {
-                tail = head; // the stream is out of step: begin again behind it
+                tail = head; // begin again behind it
+                in_step = false;
                 break;
             }
             each(&record);
             tail += u64::try_from(size).expect("below 65,536");
         }
         tail_position.store(tail, Ordering::Release);
+        in_step
     }
 
     /// Copies `length` bytes at position `from` of the stream; false if no record is that long.

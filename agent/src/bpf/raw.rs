@@ -28,7 +28,7 @@ fn zeroed() -> bpf_attr {
 
 /// Describes a map value of `bytes` bytes to the kernel: `struct { u32 values[bytes / 4]; }`.
 pub(super) fn load_value_btf(bytes: usize) -> Result<OwnedFd, BpfError> {
-    let blob = value_btf(u32::try_from(bytes).expect("a chunk has 25 KiB"));
+    let blob = value_btf(u32::try_from(bytes).expect("25 KiB"));
     let mut attr = zeroed();
     // SAFETY: the fields of this command, in a zeroed union.
     let fields = unsafe { &mut attr.__bindgen_anon_7 };
@@ -106,4 +106,19 @@ pub(super) fn map_bytes(map: BorrowedFd<'_>) -> Result<u64, BpfError> {
         call,
         source: io::Error::new(io::ErrorKind::InvalidData, "no line `memlock:`"),
     })
+}
+
+/// Copies the value at `index` of an array map.
+#[cfg(test)]
+pub(super) fn lookup(map: BorrowedFd<'_>, index: u32, value: &mut [u8]) -> Result<(), BpfError> {
+    let mut attr = zeroed();
+    // SAFETY: the fields of this command, in a zeroed union.
+    let fields = unsafe { &mut attr.__bindgen_anon_2 };
+    fields.map_fd = map.as_raw_fd().cast_unsigned();
+    fields.key = (&raw const index) as u64;
+    fields.__bindgen_anon_1.value = value.as_mut_ptr() as u64;
+    let (command, size) = (bpf_cmd::BPF_MAP_LOOKUP_ELEM as u32, size_of::<bpf_attr>());
+    // SAFETY: `attr` is initialised, and key and value live until the call returns.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size) };
+    if result < 0 { Err(BpfError::last("bpf(BPF_MAP_LOOKUP_ELEM)")) } else { Ok(()) }
 }

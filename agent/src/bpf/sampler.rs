@@ -5,7 +5,7 @@ use super::log::ProgramLog;
 use super::order::Order;
 use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
-use super::{BpfError, Form, Options, Record, Tables, decode, loader};
+use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, decode, loader};
 use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
@@ -36,6 +36,8 @@ pub struct Sampler {
     lifecycle_lost: u64,
     malformed: u64,
     lifecycle_malformed: u64,
+    /// When the filter was filled: from then on the programs add children by themselves.
+    filtered_since: Option<MonotonicNs>,
     program_log: Option<ProgramLog>,
     /// Programs and their links: last, so that the clocks are gone before it.
     _ebpf: Ebpf,
@@ -53,10 +55,11 @@ impl Sampler {
         let cpus = online_cpus()?;
         let ring_bytes =
             options.ring_bytes.unwrap_or_else(|| ring_bytes(&cpus, options.frequency_hz));
-        let loader::Loaded { mut ebpf, form, registers } = loader::load(options, ring_bytes)?;
+        let loader::Loaded { mut ebpf, form, registers, filtered } =
+            loader::load(options, ring_bytes)?;
         let map_bytes = loader::map_bytes(&ebpf)?;
         let (lifecycle, build_ids) = open_lifecycle(&cpus)?;
-        loader::attach_exec(&mut ebpf)?;
+        loader::attach_lifecycle(&mut ebpf, filtered)?;
         let clocks = cpus.iter().map(|cpu| CpuClock::open(*cpu, options.frequency_hz));
         let clocks = clocks.collect::<Result<Vec<_>, _>>()?;
         let program = loader::sampler(&mut ebpf, form)?;
@@ -79,12 +82,14 @@ impl Sampler {
             lifecycle_lost: 0,
             malformed: 0,
             lifecycle_malformed: 0,
+            filtered_since: None,
             program_log: options.bpf_log.then(|| ProgramLog::open(&mut ebpf)).transpose()?,
             _ebpf: ebpf,
         };
-        for pid in options.pid_filter.iter().flatten() {
+        for pid in options.pid_filter.iter().flatten().filter(|_| filtered) {
             sampler.include(*pid)?;
         }
+        sampler.filtered_since = filtered.then(monotonic_now);
         Ok((sampler, tables))
     }
 
@@ -220,6 +225,18 @@ impl Sampler {
         self.build_ids
     }
 
+    /// Processes in the filter.
+    #[cfg(test)]
+    pub(super) fn included(&self) -> usize {
+        self.filter.keys().filter(Result::is_ok).count()
+    }
+
+    /// The clocks, for tests that put another beside them.
+    #[cfg(test)]
+    pub(super) fn clocks(&self) -> &[CpuClock] {
+        &self.clocks
+    }
+
     /// CPUs that are online and have no clock: they were plugged in later. 0 if the kernel does not say.
     fn cpus_not_sampled(&self) -> usize {
         let online = online_cpus().unwrap_or_default();
@@ -264,21 +281,42 @@ impl Sampler {
                 None => self.malformed += 1,
             }
         }
+        self.drain_lifecycle();
+        drained
+    }
+
+    fn drain_lifecycle(&mut self) {
+        let mut children = Vec::new();
         let (order, malformed, lost) =
             (&mut self.order, &mut self.lifecycle_malformed, &mut self.lifecycle_lost);
-        for ring in &mut self.lifecycle {
-            ring.drain(POLL_RECORDS_MAX, &mut |record| match lifecycle::event(record) {
-                Ok(Some((time, event))) => {
-                    if let super::ProcessEvent::Lost { count } = event {
-                        *lost += count;
-                    }
-                    order.push(time, Record::Process(event));
+        let filtered_since = self.filtered_since;
+        let mut keep = |time, event| {
+            match event {
+                ProcessEvent::Lost { count } => *lost += count,
+                ProcessEvent::Fork { pid, parent, .. } if filtered_since > Some(time) => {
+                    children.push((pid, parent));
                 }
-                Ok(None) => {}
-                Err(Malformed) => *malformed += 1,
-            });
+                _ => {}
+            }
+            order.push(time, Record::Process(event));
+        };
+        for ring in &mut self.lifecycle {
+            let in_step =
+                ring.drain(POLL_RECORDS_MAX, &mut |record| match lifecycle::event(record) {
+                    Ok(Some((time, event))) => keep(time, event),
+                    Ok(None) => {}
+                    Err(Malformed) => *malformed += 1,
+                });
+            if !in_step {
+                // How many there were is not known; that there were some is what counts.
+                keep(monotonic_now(), ProcessEvent::Lost { count: 1 });
+            }
         }
-        drained
+        for (child, parent) in children {
+            if self.filter.get(&parent.0, 0).is_ok() && self.include(child).is_err() {
+                tracing::warn!(child = child.0, "a child is not sampled: the filter is full");
+            }
+        }
     }
 }
 

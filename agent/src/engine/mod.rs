@@ -163,6 +163,7 @@ pub fn run(
         form: options.form,
         ring_bytes: options.ring_bytes,
         bpf_log: options.bpf_log,
+        pid_filter: (!options.pids.is_empty()).then(|| options.pids.clone()),
         table_bytes_max: options.table_bytes_max,
         ..bpf::Options::default()
     })?;

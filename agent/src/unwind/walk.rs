@@ -49,6 +49,10 @@ impl Memory for Copy<'_> {
     fn code(&self, _address: u64) -> Option<u32> {
         None
     }
+
+    fn code_before(&self, _address: u64) -> Option<u64> {
+        None
+    }
 }
 
 #[cfg(test)]

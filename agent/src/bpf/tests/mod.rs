@@ -1,6 +1,8 @@
 //! Tests of the border: decoders on bytes, and the programs on this machine's kernel.
 
 mod bytes;
+mod filter;
+mod ledger;
 mod mappings;
 mod programs;
 mod records;

@@ -105,3 +105,26 @@ asm(".pushsection .hot,\"ax\",@progbits\n.globl hot\n.type hot,@function\nhot:\n
     ".size hot, .-hot\n.popsection");
 int main(void) { for (;;) hot(); }
 "#;
+
+/// Forks children, one after the other, which burn 4 ms each.
+pub(super) const CHILDREN: &str = r#"
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+volatile unsigned long sink;
+static long spent_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+int main(void) {
+    for (;;) {
+        pid_t child = fork();
+        if (child == 0) {
+            while (spent_ns() < 4000000) for (int i = 0; i < 10000; i++) sink += i;
+            _exit(0);
+        }
+        waitpid(child, 0, 0);
+    }
+}
+"#;

@@ -3,8 +3,8 @@
 
 use super::programs::{DEEP, EXEC_AGAIN};
 use super::run::{
-    BOTH_FORMS, PLAIN, WANTED, assert_ledger_closes, cannot_run, load, options, outcomes, run,
-    samples,
+    BOTH_FORMS, PATIENCE, PLAIN, WANTED, assert_ledger_closes, cannot_run, load, options, outcomes,
+    run, samples,
 };
 use super::target::Target;
 use crate::address::{AbsAddr, Pid};
@@ -28,7 +28,11 @@ fn a_full_ring_loses_samples_and_counts_them() {
         let options = Options { ring_bytes: Some(4096), ..options(form, target.pid()) };
         let (mut sampler, _tables) = load(&options, &target);
         sampler.start().unwrap();
-        std::thread::sleep(Duration::from_millis(500)); // nobody reads
+        let end = Instant::now() + PATIENCE;
+        let lost = || sampler.statistics().unwrap().total().counters.lost;
+        while lost() <= 20 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20)); // nobody reads
+        }
         sampler.stop().unwrap();
         let statistics = sampler.statistics().unwrap();
         assert_ledger_closes(&statistics);
