@@ -58,10 +58,14 @@ pub const PATH_BYTES_MAX: usize = 4096;
 /// holds. Further ones are counted; their samples ship with what they carry themselves.
 pub const INSTANCES_MAX: usize = 2 * agent_ebpf::limits::PROCESSES_MAX;
 /// Programs that one process instance ran and that samples may still belong to. A process that
-/// executes in a loop drops the oldest.
-pub const IMAGES_PER_INSTANCE_MAX: usize = 8;
+/// executes in a loop drops the oldest: samples are held for 300 ms until their tables come, which is this many
+/// execs of the fastest that was seen.
+pub const IMAGES_PER_INSTANCE_MAX: usize = 1024;
 /// Mapping generations of one program that samples may still carry.
 pub const GENERATIONS_PER_IMAGE_MAX: usize = 32;
+/// How long after an exec the records of its mappings may take, nanoseconds: the kernel reads the file and
+/// its loader in between, from a disk at worst, and may be preempted by others.
+pub const EXEC_RECORDS_NS: u64 = 1_000_000_000;
 /// How long a process is remembered after its end, nanoseconds: its last samples are at most two polls
 /// (200 ms) behind, times ten for a busy host.
 pub const EXIT_GRACE_NS: u64 = 2_000_000_000;
@@ -177,8 +181,9 @@ pub const LOOKS_HELD_MAX: usize = 4096;
 /// Shortest time between two rounds that read all processes again after lost records, nanoseconds: one
 /// listing of 20,000 processes takes 20 ms.
 pub const LOST_RECOVERY_INTERVAL_NS: u64 = 2_000_000_000;
-/// Poll of the kernel side when nothing is going on, milliseconds.
-pub const POLL_MS: u64 = 100;
+/// Poll of the kernel side when nothing is going on, milliseconds: a library that takes another's place is
+/// known, and stacks through it whole again, within a tenth of a second.
+pub const POLL_MS: u64 = 80;
 /// Poll while unwind tables are being made, milliseconds: a table must not wait for the next tick.
 pub const POLL_BUSY_MS: u64 = 5;
 /// Kernel symbols kept: 61,000 functions of a distribution kernel and 100,000 of modules, doubled.
@@ -367,6 +372,8 @@ pub const UNWIND_PADDING_BYTES_MAX: u64 = 15;
 pub const GO_PADDING_BYTES_MAX: u64 = 63;
 /// Bytes that the entry function of an executable is taken to have where nothing bounds it (musl's has 22).
 pub const UNWIND_ENTRY_BYTES_MAX: u64 = 32;
+/// The same of a dynamic loader, whose entry does more (glibc's has 61).
+pub const UNWIND_LOADER_ENTRY_BYTES_MAX: u64 = 64;
 
 /// Symbols of one file that are kept in memory, 40 bytes each: 80 MiB. An unstripped browser has 0.8
 /// million.

@@ -128,6 +128,16 @@ pub struct RawSample {
     pub stack: Option<CopiedStack>,
 }
 
+impl RawSample {
+    /// The same without what the walk found behind the first `frames` user frames.
+    #[must_use]
+    pub fn cut_behind(&self, frames: usize) -> Self {
+        let mut cut = self.clone();
+        cut.user.truncate(frames);
+        Self { outcome: Outcome::MappingUnknown, root_frames: 0, stack: None, ..cut }
+    }
+}
+
 /// A part of a user stack, and the registers of the last user frame that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopiedStack {

@@ -21,6 +21,11 @@ impl Order {
         self.waiting.len()
     }
 
+    /// True while a note waits.
+    pub(super) fn holds_note(&self) -> bool {
+        self.waiting.iter().any(|(_, record)| matches!(record, Record::UnknownMapping { .. }))
+    }
+
     /// Delivers what cannot be overtaken any more, given that everything that was written before
     /// `drained` has been pushed. Returns how many records those were.
     pub(super) fn deliver(&mut self, drained: MonotonicNs, each: &mut impl FnMut(Record)) -> usize {

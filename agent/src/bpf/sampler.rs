@@ -8,7 +8,7 @@ use super::statistics::{CpuStatistics, Statistics};
 use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, decode, loader};
 use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, POLL_RECORDS_MAX};
+use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL_RECORDS_MAX};
 use agent_ebpf::limits::{
     RING_BYTES_FOR_STACKS, RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS,
 };
@@ -18,6 +18,9 @@ use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
+
+/// How long a record waits for its turn.
+const ORDER_SLACK: Duration = Duration::from_nanos(ORDER_SLACK_NS);
 
 /// Samples every CPU that was online when it was loaded. Dropping it stops the clocks, detaches and
 /// unloads everything, except what a [`Tables`] still holds.
@@ -111,7 +114,9 @@ impl Sampler {
 
     /// Waits until the kernel wakes the reader or `timeout` is over, then hands out all records that are
     /// complete, in the order of their times: an event of a process goes before samples of later time.
-    /// Notes of unknown mappings do not wait for their turn. Returns how many records were handed out.
+    /// Notes of unknown mappings wait for their turn too: what is read because of them must not be taken for
+    /// the program that ran before an exec that is still to be told of. While one waits, the next look is not
+    /// far: nobody else wakes the reader. Returns how many records were handed out.
     ///
     /// # Errors
     /// If waiting fails.
@@ -120,25 +125,20 @@ impl Sampler {
         timeout: Duration,
         each: &mut impl FnMut(Record),
     ) -> Result<usize, BpfError> {
-        self.wait(timeout)?;
+        let patience = if self.order.holds_note() { ORDER_SLACK } else { timeout };
+        self.wait(timeout.min(patience))?;
         let before = monotonic_now();
-        let drained = self.drain(each);
+        let drained = self.drain();
         // If samples are left in the ring, what was written up to the last one is all that is known.
         let known = drained.last.filter(|_| drained.more).map_or(before, |last| last.min(before));
-        Ok(drained.notes + self.order.deliver(known, each))
+        Ok(self.order.deliver(known, each))
     }
 
     /// Hands out everything that was written so far, without waiting.
     pub fn flush(&mut self, each: &mut impl FnMut(Record)) -> usize {
-        let mut notes = 0;
         // Bounded by the size of the ring: whoever flushes has stopped the clocks.
-        loop {
-            let drained = self.drain(each);
-            notes += drained.notes;
-            if !drained.more {
-                return notes + self.order.flush(each);
-            }
-        }
+        while self.drain().more {}
+        self.order.flush(each)
     }
 
     /// Samples `pid` too, where a filter was asked for.
@@ -258,11 +258,11 @@ impl Sampler {
 
     /// Takes everything out of the rings: samples first. An event that precedes a sample that was taken is
     /// then in the lifecycle rings already.
-    fn drain(&mut self, each: &mut impl FnMut(Record)) -> Drained {
+    fn drain(&mut self) -> Drained {
         if let Some(log) = &mut self.program_log {
             log.flush();
         }
-        let mut drained = Drained { notes: 0, last: None, more: true };
+        let mut drained = Drained { last: None, more: true };
         for _ in 0..POLL_RECORDS_MAX {
             let Some(item) = self.records.next() else {
                 drained.more = false;
@@ -273,12 +273,12 @@ impl Sampler {
                     drained.last = Some(sample.time);
                     self.order.push(sample.time, Record::Sample(sample));
                 }
-                Some(note) => {
-                    drained.notes += 1;
-                    each(note);
+                Some(Record::UnknownMapping { pid, address, time }) => {
+                    drained.last = Some(time);
+                    self.order.push(time, Record::UnknownMapping { pid, address, time });
                 }
                 None if decode::is_note(&item) => self.lifecycle_malformed += 1,
-                None => self.malformed += 1,
+                Some(Record::Process(_)) | None => self.malformed += 1,
             }
         }
         self.drain_lifecycle();
@@ -322,9 +322,7 @@ impl Sampler {
 
 /// What one look into the rings brought.
 struct Drained {
-    /// Notes handed out.
-    notes: usize,
-    /// Time of the last sample.
+    /// Time of the last sample or note.
     last: Option<MonotonicNs>,
     /// True if samples are left in the ring.
     more: bool,

@@ -430,6 +430,13 @@ impl Intake {
             return;
         }
         let attribution = self.processes.attribute(sample);
+        let cut;
+        let sample = if attribution.sound_frames < sample.user.len() {
+            cut = sample.cut_behind(attribution.sound_frames);
+            &cut
+        } else {
+            sample
+        };
         let mappings = attribution.mappings.as_deref();
         let outcome = normalize::outcome(sample, mappings);
         let mut frames = normalize::frames(sample, mappings);

@@ -40,7 +40,7 @@ const NOW: [Figure; 15] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 38] = [
+const SINCE_START: [Figure; 39] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -60,6 +60,11 @@ const SINCE_START: [Figure; 38] = [
         counts.processes.mappings_left_out + counts.tables.mappings_left_out
     }),
     ("generations", "Layouts of processes published", |counts| counts.tables.generations),
+    (
+        "walks_outdated",
+        "Samples cut where the walk went by a mapping that was replaced",
+        |counts| counts.processes.walks_outdated,
+    ),
     ("generations_mismatched", "Samples walked with mappings of another program", |counts| {
         counts.processes.generations_mismatched
     }),

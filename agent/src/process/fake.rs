@@ -3,7 +3,7 @@
 use super::cgroup::CgroupIdentity;
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, ProcessStatus, Task};
 use super::maps::{Maps, MapsEntry};
-use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid};
+use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
 use crate::elf::{ExecutableSegment, FileFacts, ForeignFileError, ForeignFiles, Names, Runtime};
 use crate::path;
 use crate::symbolize::UnnamedReason;
@@ -87,7 +87,12 @@ fn opened(path: &[u8]) -> Result<OpenedFile, OpenError> {
     file.write_all(path).unwrap();
     let inode = path.iter().fold(7, |sum: u64, &byte| sum.wrapping_mul(31) + u64::from(byte));
     let identity = FileIdentity { device: 1, inode, size: path.len() as u64, modified_ns: 0 };
-    Ok(OpenedFile { descriptor: file.into(), identity, named: !path::has_remark(path) })
+    Ok(OpenedFile {
+        descriptor: file.into(),
+        identity,
+        named: !path::has_remark(path),
+        other_path: None,
+    })
 }
 
 impl Host for FakeHost {
@@ -97,6 +102,10 @@ impl Host for FakeHost {
 
     fn status(&self, pid: Pid) -> io::Result<ProcessStatus> {
         self.of(pid, |process| process.status.clone())
+    }
+
+    fn living_thread(&self, pid: Pid) -> io::Result<Tid> {
+        self.of(pid, |_| Tid(pid.0 + 1))
     }
 
     fn executable(&self, task: Task) -> io::Result<Vec<u8>> {

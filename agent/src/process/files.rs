@@ -175,6 +175,8 @@ impl Files {
     fn file(&self, wanted: Wanted<'_>) -> Backing {
         let Some(task) = wanted.task else { return self.gone(wanted) };
         let backing = match self.host.open(task, wanted.mapping) {
+            // Nothing but a build id tells whether it is the file meant.
+            Ok(opened) if opened.other_path.is_some() => return self.renamed(opened, wanted),
             Ok(opened) => {
                 let place = Some((task, wanted.mapping));
                 self.opened(opened, place, wanted.build_id, &wanted.mapping.path)
@@ -190,6 +192,17 @@ impl Files {
                 self.gone(wanted)
             }
             _ => backing,
+        }
+    }
+
+    /// A file that is called otherwise than the mapping says: kept under its own name, used if the build id
+    /// that the kernel reported is its own.
+    fn renamed(&self, opened: OpenedFile, wanted: Wanted<'_>) -> Backing {
+        let Some(reported) = wanted.build_id else { return self.gone(wanted) };
+        let path = opened.other_path.clone().unwrap_or_default();
+        match self.opened(opened, None, None, &path) {
+            Backing::File(file) if carried(&file) == Some(reported) => Backing::File(file),
+            _ => self.gone(wanted),
         }
     }
 
@@ -295,7 +308,7 @@ impl Files {
             let mut file = std::fs::File::from(descriptor);
             file.write_all(&bytes)?;
             let identity = FileIdentity { device: 0, inode: 0, size: length, modified_ns: 0 };
-            Ok(OpenedFile { descriptor: file.into(), identity, named: true })
+            Ok(OpenedFile { descriptor: file.into(), identity, named: true, other_path: None })
         });
         // A process that is gone: the next one will have it.
         let Ok(opened) = opened else { return Backing::Anonymous };

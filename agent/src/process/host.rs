@@ -64,6 +64,9 @@ pub struct OpenedFile {
     /// True if it is called as the path says to the last letter; false if ` (deleted)` at its end is the
     /// kernel's remark.
     pub named: bool,
+    /// Its path, where its name is another than the mapping's: it was renamed, or the process executed another
+    /// program meanwhile, whose mapping lies in the same place.
+    pub other_path: Option<Vec<u8>>,
 }
 
 /// Who maps a file: a process, and one of its threads in case the main one has ended.
@@ -107,6 +110,12 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// # Errors
     /// When it is gone, or shielded.
     fn status(&self, pid: Pid) -> io::Result<ProcessStatus>;
+
+    /// A thread that lives, where the main one has ended.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    fn living_thread(&self, pid: Pid) -> io::Result<Tid>;
 
     /// Path of the executable as the process sees it, without the kernel's remark that it is deleted.
     ///
@@ -246,7 +255,16 @@ fn open_regular(found: &OwnedFd) -> Result<OpenedFile, OpenError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let descriptor = rustix::fs::open(again, flags, Mode::empty()).map_err(io::Error::from)?;
     let identity = regular_identity(descriptor.as_fd())?;
-    Ok(OpenedFile { descriptor, identity, named: true })
+    Ok(OpenedFile { descriptor, identity, named: true, other_path: None })
+}
+
+/// The path of an open file if its last component is not that of `path`. Folders are not compared: they look
+/// different from another mount namespace.
+fn other_path(found: &OwnedFd, path: &[u8]) -> Option<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let link = rustix::fs::readlink(link, Vec::new()).ok()?.into_bytes();
+    let name = |path: &[u8]| path::file_name(&path::shown(path)).to_owned();
+    (name(&link) != name(path)).then_some(link)
 }
 
 fn regular_identity(file: impl AsFd) -> Result<FileIdentity, OpenError> {
@@ -293,6 +311,17 @@ impl Host for ProcFs {
         })
     }
 
+    fn living_thread(&self, pid: Pid) -> io::Result<Tid> {
+        for entry in std::fs::read_dir(self.of_process(pid, "task"))? {
+            let name = entry?.file_name();
+            let tid = name.to_str().and_then(|name| name.parse().ok());
+            if let Some(tid) = tid.filter(|&tid| tid != pid.0) {
+                return Ok(Tid(tid));
+            }
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+
     fn executable(&self, task: Task) -> io::Result<Vec<u8>> {
         let link = self.executable_link(task)?;
         if path::has_remark(&link) {
@@ -336,7 +365,9 @@ impl Host for ProcFs {
         let by_range =
             rustix::fs::open(self.of_process(task.pid, &range), path_flags, Mode::empty());
         if let Ok(found) = by_range {
-            return self.with_name(open_regular(&found)?, task, &mapping.path);
+            let other_path = other_path(&found, &mapping.path);
+            let opened = OpenedFile { other_path, ..open_regular(&found)? };
+            return self.with_name(opened, task, &mapping.path);
         }
         // By name: only what still has its name, and where the inode is known, this very one.
         let remark = path::has_remark(&mapping.path);

@@ -7,8 +7,8 @@ use super::maps::MapsEntry;
 use crate::address::{Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{
-    EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, IMAGES_PER_INSTANCE_MAX, MAPPINGS_PER_PROCESS_MAX,
-    MAPS_READ_INTERVAL_NS_MIN,
+    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, IMAGES_PER_INSTANCE_MAX,
+    MAPPINGS_PER_PROCESS_MAX, MAPS_READ_INTERVAL_NS_MIN,
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
@@ -41,6 +41,8 @@ pub(super) struct Image {
     pub(super) comm: String,
     /// No record told of it yet.
     pub(super) inferred: bool,
+    /// A record told of its exec: those of its mappings follow.
+    told: bool,
     /// Path of the executable, once known.
     pub(super) executable: Option<String>,
     /// Mappings that were looked at.
@@ -49,6 +51,8 @@ pub(super) struct Image {
     pub(super) reported: Vec<Reported>,
     /// When `/proc` was read into `set`: older reports are in it.
     pub(super) read_at: MonotonicNs,
+    /// Time of the newest report.
+    reported_at: MonotonicNs,
     /// Who it is, once somebody asked.
     pub(super) identity: Option<Arc<ProcessIdentity>>,
     /// Who forked it, while it has not executed a program of its own.
@@ -136,11 +140,13 @@ impl Instance {
         let image = self.image();
         if image.inferred && time <= image.since {
             image.inferred = false;
+            image.told = true;
             image.since = time;
             image.comm = comm;
             return;
         }
         self.replace(time, comm);
+        self.image().told = true;
     }
 
     /// `/proc` says that another program runs, and the record of it is still on its way, or lost.
@@ -194,10 +200,12 @@ impl Image {
             since: time,
             comm: self.comm.clone(),
             inferred: false,
+            told: false,
             executable: self.executable.clone(),
             set: Arc::clone(&self.set),
             reported: self.reported.clone(),
             read_at: MonotonicNs(0),
+            reported_at: MonotonicNs(0),
             identity: None,
             forked_from: self.identity.clone(),
             published: Vec::new(),
@@ -214,9 +222,26 @@ impl Image {
         let news = time >= self.since && time > self.read_at;
         let room = self.reported.len() < MAPPINGS_PER_PROCESS_MAX;
         if news && room {
+            self.reported_at = time;
             self.reported.push(reported);
         }
         news && room
+    }
+
+    /// True if the kernel told of its exec so short before `time` that the records of its mappings are still
+    /// coming. `/proc` is not asked meanwhile: it may speak of the next program already.
+    pub(super) fn awaits_mappings(&self, time: MonotonicNs) -> bool {
+        self.told && time.since(self.since) < EXEC_RECORDS_NS
+    }
+
+    /// True if its mappings were published before `time`.
+    pub(super) fn published_before(&self, time: MonotonicNs) -> bool {
+        self.published.last().is_some_and(|published| published.at < time)
+    }
+
+    /// The time that its mappings are of.
+    pub(super) fn known_at(&self) -> MonotonicNs {
+        self.read_at.max(self.reported_at)
     }
 
     /// Takes in what was reported, given what stands behind all of it.

@@ -9,9 +9,9 @@ use super::host::{Host, Task};
 use super::identity::{Identifier, Known};
 use super::instance::Instance;
 use super::looks::Looks;
-use super::mappings::MappingSet;
+use super::mappings::{Mapping, MappingSet};
 use crate::address::{FileId, Generation, Pid, Tid};
-use crate::bpf::RawSample;
+use crate::bpf::{RawSample, UserFrame};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
     EXIT_GRACE_NS, INSTANCES_MAX, PROCESS_CHECK_INTERVAL_NS, PROCESS_CHECKS_PER_POLL,
@@ -45,6 +45,8 @@ pub struct ProcessCounts {
     pub strangers: u64,
     /// Samples that were walked with mappings of another program, or of a generation long gone.
     pub generations_mismatched: u64,
+    /// Samples that were walked with mappings that had been replaced meanwhile, and were cut there.
+    pub walks_outdated: u64,
 }
 
 /// Who a sample belongs to.
@@ -54,6 +56,9 @@ pub struct Attribution {
     pub process: Arc<ProcessIdentity>,
     /// The mappings that its addresses mean, `None` if they are another program's.
     pub mappings: Option<Arc<MappingSet>>,
+    /// User frames to believe, from the leaf on: behind them the walk went by a file that was not mapped
+    /// there any more.
+    pub sound_frames: usize,
 }
 
 /// The table.
@@ -274,17 +279,30 @@ impl ProcessTable {
         let process = self.identify(pid, index, program, Some(sample));
         let instances = &self.instances[&pid];
         let image = &instances[index].images[program];
+        let mut sound_frames = usize::MAX;
         let mappings = match image.of_generation(sample.generation) {
-            Some(set) => Some(Arc::clone(set)),
+            // Records come in the order of their times: what they say is how it was at the sample's.
+            Some(walked) if image.known_at() <= sample.time => {
+                sound_frames = sound(&sample.user, walked, &image.set);
+                self.counts.walks_outdated += u64::from(sound_frames < sample.user.len());
+                Some(Arc::clone(&image.set))
+            }
+            // What is known is of after the sample.
+            Some(walked) => Some(Arc::clone(walked)),
             None if sample.generation == Generation(0) => Some(Arc::clone(&image.set)),
             None => {
                 self.counts.generations_mismatched += 1;
                 let mut images = instances.iter().flat_map(|instance| &instance.images);
                 let other = images.any(|image| image.of_generation(sample.generation).is_some());
-                (!other).then(|| Arc::clone(&image.set))
+                // Where it ran itself, its leaf is its own whatever the walk went by; in the kernel it may
+                // be on its way through an exec, with the registers of the program before.
+                if other && sample.kernel.is_empty() {
+                    sound_frames = 1;
+                }
+                (!other || sound_frames == 1).then(|| Arc::clone(&image.set))
             }
         };
-        Attribution { process, mappings }
+        Attribution { process, mappings, sound_frames }
     }
 
     /// Frees what ended long enough ago, and looks after a few processes: for exits that were missed,
@@ -412,7 +430,7 @@ impl ProcessTable {
                 instances.sort_by_key(|instance| instance.started);
             }
         }
-        Attribution { process, mappings: None }
+        Attribution { process, mappings: None, sound_frames: usize::MAX }
     }
 
     /// The stranger of the sample before, if that is not long ago.
@@ -426,8 +444,24 @@ impl ProcessTable {
         instance.ended = Some(time);
         let process = instance.image().identity.clone()?;
         self.ended.push_back((time, sample.pid));
-        Some(Attribution { process, mappings: None })
+        Some(Attribution { process, mappings: None, sound_frames: usize::MAX })
     }
+}
+
+/// Frames of a walk by the mappings `walked` that stand by the mappings `now` too: up to the first in another
+/// file, whose own address still is right.
+fn sound(frames: &[UserFrame], walked: &Arc<MappingSet>, now: &Arc<MappingSet>) -> usize {
+    if Arc::ptr_eq(walked, now) {
+        return usize::MAX;
+    }
+    let replaced = |frame: &UserFrame| {
+        let (walked, now) = (walked.mapping(frame.address), now.mapping(frame.address));
+        let place = |mapping: &Mapping| Some((mapping.file.as_ref()?.id, mapping.bias));
+        // A file that was looked at since is no other file.
+        let (walked, now) = (walked.and_then(place), now.map(place));
+        walked.is_some() && now.is_some_and(|now| now != walked)
+    };
+    frames.iter().position(replaced).map_or(usize::MAX, |at| at + 1)
 }
 
 const fn main_thread(pid: Pid) -> Task {

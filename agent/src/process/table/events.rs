@@ -55,14 +55,17 @@ impl ProcessTable {
         let published = instance.published;
         let current = published && instance.image().is_current();
         let image = instance.image();
-        let nothing_known = image.set.mappings().is_empty() && image.reported.is_empty();
+        let awaited = image.awaits_mappings(time);
+        let nothing_known =
+            image.set.mappings().is_empty() && image.reported.is_empty() && !awaited;
         let waiting = !image.reported.is_empty();
         let mapping = address.and_then(|address| image.set.mapping(address));
         let known = mapping.is_some();
         let file = mapping.and_then(|mapping| Some(mapping.file.as_ref()?.id));
-        // Published and yet unknown as a whole: it executed another program, and the record of that is
-        // still on its way. What `/proc` says now is of the new program.
-        let lost_all = published && address.is_none();
+        // Published and yet unknown as a whole: it executed another program, and the record of that was
+        // lost. What `/proc` says now is of the new program.
+        let behind = published && image.published_before(time) && !awaited;
+        let lost_all = behind && address.is_none();
         let lost_one = published && address.is_some() && !waiting && !known;
         if nothing_known || lost_all || lost_one {
             self.read_maps(pid, address);

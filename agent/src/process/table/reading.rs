@@ -37,6 +37,12 @@ impl ProcessTable {
         instance.parent = status.parent;
         instance.kernel_thread = status.kernel_thread;
         instance.leader_ended = status.zombie;
+        // Its mappings hang on the others: `/proc/PID/maps` is empty.
+        if status.zombie
+            && let Ok(living) = self.host.living_thread(pid)
+        {
+            instance.living = living;
+        }
         instance.image().comm = status.comm;
         self.add(pid, instance)?;
         if !status.kernel_thread {
@@ -202,7 +208,9 @@ impl ProcessTable {
         }
         let alive = instance.ended.is_none() && program + 1 == instance.images.len();
         let mut known = Known::of(pid, instance, program);
-        if alive && known.executable.is_none() && !known.kernel_thread {
+        let time = sample.map_or_else(monotonic_now, |sample| sample.time);
+        let awaited = instance.images[program].awaits_mappings(time);
+        if alive && known.executable.is_none() && !known.kernel_thread && !awaited {
             known.executable = self.executable(known.task);
         }
         let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());

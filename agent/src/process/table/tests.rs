@@ -198,6 +198,60 @@ fn a_pid_that_is_used_again_never_mixes_two_programs() {
 }
 
 #[test]
+fn what_is_read_of_a_later_program_is_not_taken_for_the_one_before() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    // It executes b, then c; `/proc` speaks of c before the records of both have come.
+    scene.lives(50, 10, "/bin/c", &[(0x1000, "/bin/c")]);
+    scene.exec(20, 50, "b");
+    scene.table.unknown(Pid(50), None, scene.at(20));
+    scene.check(20, 50, &[0x1010], ": ?");
+    scene.mmap(20, 50, 0x1000, "/bin/b");
+    scene.check(21, 50, &[0x1010], "/bin/b: /bin/b+10");
+    // A walk of before the first publication says nothing of now.
+    scene.table.published(Pid(50), Generation(1));
+    scene.table.unknown(Pid(50), None, scene.at(21));
+    scene.check(22, 50, &[0x1010], "/bin/b: /bin/b+10");
+    scene.exec(30, 50, "c");
+    scene.mmap(30, 50, 0x1000, "/bin/c");
+    scene.check(29, 50, &[0x1010], "/bin/b: /bin/b+10");
+    scene.check(31, 50, &[0x1010], "/bin/c: /bin/c+10");
+    // The records of its mappings were lost: after a while `/proc` is asked.
+    scene.lives(50, 10, "/bin/d", &[(0x1000, "/bin/d")]);
+    scene.exec(40, 50, "d");
+    scene.table.unknown(Pid(50), None, scene.at(1100));
+    scene.check(1100, 50, &[0x1010], "/bin/d: /bin/d+10");
+}
+
+#[test]
+fn a_walk_by_a_mapping_that_was_replaced_is_cut_there() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    scene.exec(11, 50, "a");
+    scene.mmap(11, 50, 0x1000, "/bin/a");
+    scene.mmap(12, 50, 0x8000, "/lib/one.so");
+    scene.lives(50, 10, "/bin/a", &[]);
+    scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(1));
+    // Another library comes to lie there, and the walker does not know yet.
+    scene.mmap(20, 50, 0x8000, "/lib/two.so");
+    let check = |scene: &mut Scene, walk: (u64, u32, &[u64]), sound: usize, expected: &str| {
+        let (ms, generation, user) = walk;
+        let sample = scene.sample(ms, 50, generation, user);
+        let attribution = scene.table.attribute(&sample);
+        assert_eq!(attribution.sound_frames, sound, "at {ms}");
+        assert_eq!(scene.shown(&sample), expected, "at {ms}");
+    };
+    let stack = [0x1004, 0x8010, 0x1010];
+    check(&mut scene, (21, 1, &stack), 2, "/bin/a: /bin/a+4 /lib/two.so+10 /bin/a+10");
+    // A stack that does not go through it is whole.
+    check(&mut scene, (21, 1, &stack[..1]), usize::MAX, "/bin/a: /bin/a+4");
+    scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(2));
+    check(&mut scene, (22, 2, &stack), usize::MAX, "/bin/a: /bin/a+4 /lib/two.so+10 /bin/a+10");
+}
+
+#[test]
 fn a_process_lives_until_its_last_thread_ends() {
     let mut scene = Scene::new();
     scene.fork(10, 1, 50, 50);
@@ -253,7 +307,11 @@ fn proc_is_ahead_of_the_records() {
     sample.time = monotonic_now();
     assert_eq!(scene.shown(&sample), "/bin/new: /bin/new+10");
     sample.generation = Generation(7);
-    assert_eq!(scene.shown(&sample), "/bin/new: []", "walked with the old program's mappings");
+    // Walked with the old program's mappings: its leaf is right, where it ran itself.
+    assert_eq!(scene.table.attribute(&sample).sound_frames, 1);
+    sample.kernel = vec![AbsAddr(1 << 63)];
+    assert_eq!(scene.shown(&sample), "/bin/new: k []");
+    sample.kernel.clear();
     sample.time = MonotonicNs(executed.0 - 1);
     assert_eq!(scene.shown(&sample), "/bin/old: /bin/old+10");
 }
@@ -280,12 +338,15 @@ fn generations_keep_their_mappings() {
     assert_eq!(scene.table.take_dirty(), [Pid(50)]);
     let _ = scene.table.mappings(Pid(50));
     scene.table.published(Pid(50), Generation(2));
-    for (generation, expected) in [
-        (1, "/bin/a: /lib/one.so+10"),
-        (2, "/bin/a: /lib/two.so+10"),
-        (0, "/bin/a: /lib/two.so+10"),
+    // What was mapped at the time of the sample counts, whatever the walk went by.
+    for (generation, after_ns, expected) in [
+        (1, 0, "/bin/a: /lib/one.so+10"),
+        (1, 2, "/bin/a: /lib/two.so+10"),
+        (2, 2, "/bin/a: /lib/two.so+10"),
+        (0, 2, "/bin/a: /lib/two.so+10"),
     ] {
-        let sample = scene.sample(1, 50, generation, &[0x5010]);
+        let mut sample = scene.sample(1, 50, generation, &[0x5010]);
+        sample.time = MonotonicNs(time.0 - 1 + after_ns);
         assert_eq!(scene.shown(&sample), expected, "generation {generation}");
     }
 }
@@ -491,9 +552,19 @@ fn in_the_middle_of_an_exec_nothing_is_final() {
     let mut sample = scene.sample(0, 50, 0, &[]);
     sample.time = monotonic_now();
     let early = scene.table.attribute(&sample).process;
-    assert_eq!((early.executable_path.as_str(), early.service_name.as_str()), ("/bin/b", "b"));
+    // What `/proc` says of the executable may be of the next program already: its record is awaited.
+    assert_eq!((early.executable_path.as_str(), early.service_name.as_str()), ("", "b"));
     set_executing(&scene, false);
     sample.time = monotonic_now();
+    scene.table.apply(ProcessEvent::Mmap {
+        pid,
+        time: sample.time,
+        start: AbsAddr(0x1000),
+        length: 0x1000,
+        file_offset: 0,
+        build_id: None,
+        path: b"/bin/b".to_vec(),
+    });
     let late = scene.table.attribute(&sample).process;
     assert_eq!((late.executable_path.as_str(), late.service_name.as_str()), ("/bin/b", "shop"));
 }
