@@ -80,6 +80,11 @@ impl Builder {
     /// bounds it.
     pub(super) fn set_entry(&mut self, entry: u64, bytes_max: u64) {
         self.entry = Some(entry);
+        self.add_root(entry, bytes_max);
+    }
+
+    /// Code that nobody called, where no function describes it. Before the first function.
+    pub(super) fn add_root(&mut self, entry: u64, bytes_max: u64) {
         let range = entry..entry.saturating_add(bytes_max);
         self.add_known([KnownCode { range, rule: UnwindRule::plain(RuleKind::End) }]);
     }

@@ -11,7 +11,7 @@ use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{Source, malformed, u64_at};
 use crate::limits::{
     ELF_DYNAMIC_BYTES_MAX, UNWIND_DECOMPRESSED_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX,
-    UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
+    UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
 };
 use object::elf;
 
@@ -179,6 +179,8 @@ fn describe_roots(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFil
     let dynamic = Dynamic::read(elf);
     if elf.kind == elf::ET_EXEC.0 || elf.segment(elf::PT_INTERP).is_some() || dynamic.is_program {
         builder.set_entry(elf.entry, UNWIND_ENTRY_BYTES_MAX);
+    } else if is_loader(elf) {
+        builder.add_root(elf.entry, UNWIND_LOADER_ENTRY_BYTES_MAX);
     }
     let is_static = elf.segment(elf::PT_INTERP).is_none() && !dynamic.needs_others;
     let (known, cut) = known::find(elf, is_static)?;
@@ -186,6 +188,14 @@ fn describe_roots(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFil
     builder.add_known(known);
     builder.add_known(known::stubs(elf));
     Ok(())
+}
+
+/// True for the dynamic loader: a library that the kernel starts at its entry. glibc's has no call frame
+/// information there (`RTLD_START`, sysdeps/x86_64/dl-machine.h), and all that a program does before `main` has it
+/// as root.
+fn is_loader(elf: &Elf<'_>) -> bool {
+    let text = elf.section(".text").map(|section| section.address);
+    elf.entry != 0 && text.is_some_and(|text| text != elf.entry)
 }
 
 /// What the dynamic table says of the kind of file.

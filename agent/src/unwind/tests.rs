@@ -399,3 +399,20 @@ fn vfork_keeps_its_return_address_in_a_register() {
     assert!(kinds.contains(&(RuleKind::ReturnRegister as u8, rdi)), "{kinds:?}");
     assert!(kinds.contains(&(RuleKind::RspOffset as u8, 0)), "{kinds:?}");
 }
+
+/// Everything before `main` has the loader's entry as its root, and no call frame information covers it.
+#[test]
+fn the_entry_of_the_loader_is_a_root() {
+    let path = Path::new("/lib64/ld-linux-x86-64.so.2");
+    let Ok(bytes) = std::fs::read(path) else {
+        eprintln!("not on this machine, not looked at: {}", path.display());
+        return;
+    };
+    let entry = object::File::parse(&*bytes).unwrap().entry();
+    let table = LocalFiles::new().unwind_rows(&File::open(path).unwrap().into()).unwrap();
+    // Behind the calls of `_dl_start` and of `_dl_init`.
+    for address in [entry, entry + 8, entry + 47] {
+        let rule = table.rule_at(address);
+        assert_eq!(rule, Some(UnwindRule::plain(RuleKind::End)), "{address:#x}");
+    }
+}
