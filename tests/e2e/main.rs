@@ -12,6 +12,11 @@ mod perf;
 mod record;
 mod short_lived;
 
+mod life_exec;
+mod life_files;
+mod life_many;
+mod life_short;
+
 mod forms;
 mod otel_collector;
 mod otlp_bytes;

@@ -122,8 +122,8 @@ impl Language {
                 compile(Command::new(compiler).args(flags).arg(source("split.rs")), &out);
                 Some(out)
             }
-            Self::Go => go("split-go", &[]),
-            Self::GoStripped => go("split-go-stripped", &["-ldflags=-s -w"]),
+            Self::Go => go("split.go", "split-go", &[]),
+            Self::GoStripped => go("split.go", "split-go-stripped", &["-ldflags=-s -w"]),
         }
     }
 }
@@ -139,12 +139,75 @@ pub fn c(name: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(out)
 }
 
-fn go(name: &str, flags: &[&str]) -> Option<PathBuf> {
+/// Builds a C program of tests/workloads once more, with other flags and under another name.
+#[must_use]
+pub fn c_variant(source_name: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
+    let compiler = need::tool("VESTA_CC", "gcc")?;
+    let out = out(name);
+    let mut command = Command::new(compiler);
+    command.args(["-O2", "-fomit-frame-pointer"]).arg(source(source_name)).args(flags);
+    compile(&mut command, &out);
+    Some(out)
+}
+
+/// ELF address of a dynamic symbol, by binutils, which come with the compiler.
+///
+/// # Panics
+/// If there is none.
+#[must_use]
+pub fn symbol_address(file: &Path, name: &str) -> u64 {
+    let output = Command::new("nm").arg("--dynamic").arg(file).output().expect("nm runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().find(|line| line.ends_with(&format!(" {name}")));
+    let address = line.and_then(|line| u64::from_str_radix(line.split(' ').next()?, 16).ok());
+    address.unwrap_or_else(|| panic!("no {name} in {}: {text}", file.display()))
+}
+
+/// The two programs of relay.c: the same addresses in both, other names.
+#[must_use]
+pub fn relays() -> Option<[PathBuf; 2]> {
+    let build = |name: &str, own: &str| {
+        c_variant("relay.c", name, &["-static", "-no-pie", &format!("-DSELF={own}")])
+    };
+    Some([build("relay-a", "a")?, build("relay-b", "b")?])
+}
+
+/// CPU nanoseconds that the two programs of relay.c spun.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+pub struct RelayTruth {
+    /// In relay-a.
+    pub a: u64,
+    /// In relay-b.
+    pub b: u64,
+}
+
+impl RelayTruth {
+    /// The sums of what the programs printed, a line each.
+    ///
+    /// # Panics
+    /// If a line is something else.
+    #[must_use]
+    pub fn sum(lines: &str) -> Self {
+        let one = |line: &str| -> Self {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+        };
+        let add = |sum: Self, it: Self| Self { a: sum.a + it.a, b: sum.b + it.b };
+        lines.lines().map(one).fold(Self::default(), add)
+    }
+}
+
+/// Builds a Go program of tests/workloads.
+#[must_use]
+pub fn go_program(source_name: &str, name: &str) -> Option<PathBuf> {
+    go(source_name, name, &[])
+}
+
+fn go(source_name: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let go = need::tool("VESTA_GO", "go")?;
     let out = out(name);
     // One file, no module: nothing is fetched. The cache is where the user has it.
     let mut command = Command::new(go);
-    command.arg("build").args(flags).arg("-o").arg(&out).arg(source("split.go"));
+    command.arg("build").args(flags).arg("-o").arg(&out).arg(source(source_name));
     run(command.env("GO111MODULE", "off").env("GOFLAGS", ""));
     Some(out)
 }
