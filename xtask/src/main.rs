@@ -18,6 +18,7 @@ mod licences;
 mod lint;
 mod tidy;
 
+mod kernels;
 mod test;
 mod test_output;
 
@@ -59,8 +60,11 @@ What follows `--` is handed to `vesta local`.")]
   cargo xtask test                 everything
   cargo xtask test unit            unit tests of every package
   cargo xtask test on_cpu          one module of tests/e2e
+  cargo xtask test kernels         the agent on Debian's kernels, 5.10 to the newest, under QEMU
+  cargo xtask test kernels --filter 6.1
   cargo xtask test --list          the stages, with their budgets
 Tests that need root, BPF or a tool that cannot be had are skipped with a printed reason and counted.
+Exit code 3: nothing failed, but a kernel of the matrix could not be had.
 VESTA_CORPUS names a folder with foreign profiles; ../shared/corpus is found by itself.")]
     Test(test::TestArgs),
     /// Compile the BPF programs for the kernel and say how large they are.
@@ -139,19 +143,26 @@ struct CheckArgs {
     check: bool,
 }
 
+/// Nothing failed, but a kernel of the matrix could not be had.
+const KERNELS_MISSING: u8 = 3;
+
 fn main() -> ExitCode {
-    let outcome = perform(Cli::parse().task);
-    if let Err(error) = &outcome {
+    perform(Cli::parse().task).unwrap_or_else(|error| {
         command::say(&format!("failed: {error:#}"));
-    }
-    if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        ExitCode::FAILURE
+    })
 }
 
-fn perform(task: Task) -> Result<()> {
+fn perform(task: Task) -> Result<ExitCode> {
     match task {
+        Task::Test(args) => {
+            return Ok(match test::test(&args)? {
+                test::Ending::Whole => ExitCode::SUCCESS,
+                test::Ending::KernelsMissing => ExitCode::from(KERNELS_MISSING),
+            });
+        }
         Task::Run(args) => run::run(args.release, &args.local),
         Task::Build(args) => build::programs(args.release).map(|_| ()),
-        Task::Test(args) => test::test(&args),
         Task::Ebpf => build::ebpf(),
         Task::Ui(args) => build::ui(args.check),
         Task::Lint => lint::lint(),
@@ -159,5 +170,6 @@ fn perform(task: Task) -> Result<()> {
         Task::Codegen(args) => codegen::codegen(args.check),
         Task::Fuzz(args) => fuzz::fuzz(&args),
         Task::Bench(args) => build::bench(&args.what, &args.arguments),
-    }
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -2,12 +2,14 @@
 //! beside the budget of .ci/budget.tsv.
 //!
 //! The stages: `unit` (every package), `page` (the page's own tests), `fuzz` (every fuzz target for a
-//! moment), then one for each module of tests/e2e. All are built with the one profile `dev`. Tests find what they need through VESTA_* variables that
+//! moment), `kernels` (other kernels), then one for each module of tests/e2e. All are built with the one
+//! profile `dev`. Tests find what they need through VESTA_* variables that
 //! are set here; a tool that cannot be had is named with its cure, and the tests that need it say so.
 
 use crate::build::{PACKAGES, cargo, cargo_with_bpf, programs};
 use crate::command::{command, print, run, say};
 use crate::fuzz;
+use crate::kernels::{self, Machines, Matrix};
 use crate::setup;
 use crate::test_output::{Counts, read};
 use crate::workspace::{is_root, root};
@@ -21,7 +23,7 @@ use std::time::Instant;
 /// What to run.
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Stages to run: `unit`, `page`, `fuzz`, or modules of tests/e2e; all if none is named.
+    /// Stages to run: `unit`, `page`, `fuzz`, `kernels`, or modules of tests/e2e; all if none is named.
     stages: Vec<String>,
     /// Only tests whose name contains this.
     #[arg(long)]
@@ -37,14 +39,25 @@ struct Ran {
     minutes: f64,
     counts: Counts,
     succeeded: bool,
+    /// Kernels that could not be had.
+    not_had: Vec<String>,
+}
+
+/// How tests end that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Whatever this machine and this user can run was run.
+    Whole,
+    /// A kernel of the matrix could not be had.
+    KernelsMissing,
 }
 
 /// Runs the stages and prints the table and the closing line.
-pub(crate) fn test(args: &TestArgs) -> Result<()> {
+pub(crate) fn test(args: &TestArgs) -> Result<Ending> {
     let known = stages()?;
     if args.list {
         known.iter().for_each(|stage| print(&format!("{stage}\t{}", budget(stage))));
-        return Ok(());
+        return Ok(Ending::Whole);
     }
     if let Some(unknown) = args.stages.iter().find(|&stage| !known.contains(stage)) {
         bail!("no stage {unknown}; there are: {}", known.join(" "));
@@ -54,33 +67,52 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     let mut ran = Vec::new();
     let start = Instant::now();
     let tools = Tools::find(&stages);
+    let mut machines = stages.iter().any(|stage| stage == "kernels").then(Machines::find);
     ran.push(Ran::since("set-up", start));
     let start = Instant::now();
-    let folder = programs(false)?;
+    // The kernels have a program of their own.
+    let alone = stages.iter().all(|stage| stage == "kernels");
+    let folder = if alone { PathBuf::new() } else { programs(false)? };
     compile_tests(&stages)?;
     ran.push(Ran::since("build", start));
     for stage in stages {
         say(&format!("stage {stage}"));
         let start = Instant::now();
-        let result = perform(&stage, &tools, &folder, args.filter.as_deref());
-        let (counts, succeeded) = result.with_context(|| format!("stage {stage}"))?;
-        ran.push(Ran { counts, succeeded, ..Ran::since(&stage, start) });
+        let filter = args.filter.as_deref();
+        let result = match machines.take_if(|_| stage == "kernels") {
+            Some(machines) => {
+                kernels::run(machines, filter).map(|matrix| Ran::kernels(matrix, start))
+            }
+            None => perform(&stage, &tools, &folder, filter),
+        };
+        let result = result.with_context(|| format!("stage {stage}"))?;
+        ran.push(Ran { minutes: minutes_since(start), ..result });
     }
     report(&ran, &tools)
 }
 
 impl Ran {
     fn since(stage: &str, start: Instant) -> Self {
-        let minutes = start.elapsed().as_secs_f64() / 60.0;
-        Self { stage: stage.to_owned(), minutes, counts: Counts::default(), succeeded: true }
+        let minutes = minutes_since(start);
+        let counts = Counts::default();
+        Self { stage: stage.to_owned(), minutes, counts, succeeded: true, not_had: Vec::new() }
+    }
+
+    fn kernels(matrix: Matrix, start: Instant) -> Self {
+        let Matrix { counts, passed, not_had } = matrix;
+        Self { counts, succeeded: passed, not_had, ..Self::since("kernels", start) }
     }
 }
 
+fn minutes_since(start: Instant) -> f64 {
+    start.elapsed().as_secs_f64() / 60.0
+}
+
 /// Prints minutes against the budget, then the closing line; fails if anything failed.
-fn report(ran: &[Ran], tools: &Tools) -> Result<()> {
+fn report(ran: &[Ran], tools: &Tools) -> Result<Ending> {
     print("stage\tminutes\tbudget\tpassed\tfailed\tskipped");
     let mut total = Counts::default();
-    for Ran { stage, minutes, counts, succeeded } in ran {
+    for Ran { stage, minutes, counts, succeeded, not_had: _ } in ran {
         let Counts { passed, failed, skipped } = counts;
         let allowed = budget(stage);
         let over = allowed.parse().is_ok_and(|allowed: f64| *minutes > allowed);
@@ -95,6 +127,8 @@ fn report(ran: &[Ran], tools: &Tools) -> Result<()> {
     for missing in &tools.missing {
         print(&format!("not had: {missing}"));
     }
+    let not_had: Vec<&String> = ran.iter().flat_map(|ran| &ran.not_had).collect();
+    not_had.iter().for_each(|kernel| print(&format!("skipped: kernel {kernel}")));
     let broken: Vec<&str> =
         ran.iter().filter(|ran| !ran.succeeded).map(|ran| ran.stage.as_str()).collect();
     // A runner that died without counting its failure must not close with `0 failed`.
@@ -106,7 +140,7 @@ fn report(ran: &[Ran], tools: &Tools) -> Result<()> {
     if !broken.is_empty() {
         bail!("failed stages: {}", broken.join(" "));
     }
-    Ok(())
+    Ok(if not_had.is_empty() { Ending::Whole } else { Ending::KernelsMissing })
 }
 
 /// The budget of a stage in minutes, as text.
@@ -117,7 +151,7 @@ fn budget(stage: &str) -> String {
 }
 
 /// Stages that are no module of tests/e2e.
-const OWN_STAGES: [&str; 3] = ["unit", "page", "fuzz"];
+const OWN_STAGES: [&str; 4] = ["unit", "page", "fuzz", "kernels"];
 
 /// The own stages, then the modules of tests/e2e/main.rs in its order.
 fn stages() -> Result<Vec<String>> {
@@ -137,7 +171,7 @@ fn stages() -> Result<Vec<String>> {
 
 /// Builds the tests of the stages; those of the packages alone take minutes.
 fn compile_tests(stages: &[String]) -> Result<()> {
-    if stages.iter().all(|stage| stage == "page" || stage == "fuzz") {
+    if stages.iter().all(|stage| ["page", "fuzz", "kernels"].contains(&stage.as_str())) {
         return Ok(());
     }
     say("building the tests");
@@ -157,20 +191,20 @@ fn perform(
     tools: &Tools,
     programs: &std::path::Path,
     filter: Option<&str>,
-) -> Result<(Counts, bool)> {
+) -> Result<Ran> {
+    let mut ran = Ran::since(stage, Instant::now());
     if stage == "fuzz" {
-        return fuzz::stage();
+        let (counts, succeeded) = fuzz::stage()?;
+        return Ok(Ran { counts, succeeded, ..ran });
     }
-    let mut total = Counts::default();
-    let mut succeeded = true;
     for mut runner in runners(stage, filter)? {
         tools.apply(&mut runner);
         runner.env("VESTA_PROGRAMS", programs);
         let (counts, ended_well) = count(&mut runner)?;
-        total += counts;
-        succeeded &= ended_well;
+        ran.counts += counts;
+        ran.succeeded &= ended_well;
     }
-    Ok((total, succeeded))
+    Ok(ran)
 }
 
 /// The commands of a stage.

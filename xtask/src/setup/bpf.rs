@@ -1,6 +1,7 @@
 //! What compiles the BPF programs on a stable compiler: bpf-linker, and the sources of `core`, because no
 //! compiled `core` is shipped for BPF.
 
+use super::private_apt::PrivateApt;
 use crate::command::{command, on_path, output, run, say};
 use crate::workspace::{cache, root};
 use anyhow::{Context as _, Result, bail};
@@ -112,53 +113,18 @@ fn with_rustup(library: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fetches the package of exactly this release from the suites where Debian keeps newer compilers, with
-/// lists of its own: no source of the machine is changed, and root is not needed.
+/// Fetches the package of exactly this release from the suites where Debian keeps newer compilers.
 fn from_debian(release: &str, folder: &Path) -> Result<()> {
     let state = folder.join("apt");
-    std::fs::create_dir_all(state.join("lists/partial"))?;
-    std::fs::create_dir_all(state.join("archives/partial"))?;
-    let sources = state.join("sources.list");
-    let mirror = debian_mirror()?;
-    let suites = ["trixie-backports", "forky", "sid"];
-    let lines = suites.map(|suite| {
-        format!(
-            "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] {mirror} {suite} main\n"
-        )
-    });
-    std::fs::write(&sources, lines.concat())?;
-    let apt_get = |arguments: &[&str]| {
-        let mut apt_get = command("apt-get");
-        apt_get.args([
-            "--quiet=2",
-            "-o",
-            "Dir::Etc::SourceParts=/dev/null",
-            "-o",
-            "APT::Sandbox::User=",
-        ]);
-        apt_get.arg("-o").arg(format!("Dir::Etc::SourceList={}", sources.display()));
-        apt_get.arg("-o").arg(format!("Dir::State::Lists={}/lists", state.display()));
-        apt_get.arg("-o").arg(format!("Dir::Cache={}", state.display()));
-        apt_get.args(arguments).current_dir(folder);
-        apt_get
-    };
-    run(&mut apt_get(&["update"]))?;
-    let mut madison = command("apt-cache");
-    madison.args(apt_get(&[]).get_args().skip(1)).args(["madison", "rust-src"]);
-    let versions = output(&mut madison)?;
-    let wanted = versions
-        .lines()
-        .filter_map(|line| line.split('|').nth(1))
-        .map(str::trim)
-        .find(|version| version.split(['+', '-', '~']).next() == Some(release));
+    let apt = PrivateApt::new(&state, &["trixie-backports", "forky", "sid"])?;
+    apt.update()?;
+    let wanted = apt
+        .versions("rust-src")?
+        .into_iter()
+        .find(|package| package.version.split(['+', '-', '~']).next() == Some(release));
     let wanted = wanted.with_context(|| format!("no suite has rust-src {release}"))?;
-    run(&mut apt_get(&["download", &format!("rust-src={wanted}")]))?;
-    let package = std::fs::read_dir(folder)?
-        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .find(|path| path.extension().is_some_and(|ending| ending == "deb"))
-        .context("apt-get download left no package")?;
+    let package = apt.download(&wanted)?;
     run(command("dpkg-deb").arg("--extract").arg(&package).arg(folder))?;
-    std::fs::remove_file(package)?;
     std::fs::remove_dir_all(state)?;
     keep_library_only(folder, release)
 }
@@ -173,20 +139,4 @@ fn keep_library_only(folder: &Path, release: &str) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The mirror that this machine uses for Debian itself.
-fn debian_mirror() -> Result<String> {
-    let targets = output(command("apt-get").args([
-        "indextargets",
-        "--format",
-        "$(ORIGIN) $(RELEASE) $(REPO_URI)",
-        "Created-By: Packages",
-    ]))?;
-    let mirror = targets
-        .lines()
-        .filter_map(|line| line.strip_prefix("Debian "))
-        .filter_map(|line| line.split_once(' '))
-        .find(|(release, _)| !release.contains('-'));
-    mirror.map(|(_, uri)| uri.to_owned()).context("apt knows no Debian mirror; run apt-get update")
 }

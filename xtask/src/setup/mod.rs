@@ -7,6 +7,7 @@ mod collector;
 mod debian;
 mod go;
 mod npm;
+mod private_apt;
 mod python;
 
 pub(crate) use bpf::bpf_tools;
@@ -14,4 +15,5 @@ pub(crate) use collector::opentelemetry_collector;
 pub(crate) use debian::program;
 pub(crate) use go::go;
 pub(crate) use npm::npm_packages;
+pub(crate) use private_apt::{PackageVersion, PrivateApt};
 pub(crate) use python::python;
