@@ -1,13 +1,14 @@
 //! [`LocalFiles`]: foreign files read in this process.
 
 use super::headers::Elf;
-use super::source::Source;
+use super::source::{Source, malformed};
 use super::{FileFacts, ForeignFileError, ForeignFiles, Names, inspect};
 use crate::address::{ElfAddr, FileId};
 use crate::limits::ELF_STRING_BYTES_MAX;
 use crate::symbolize::native::NativeNames;
 use crate::unwind::{self, RowTable};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Reads foreign files in this process.
 #[derive(Debug, Default)]
@@ -25,7 +26,9 @@ impl LocalFiles {
 
 impl ForeignFiles for LocalFiles {
     fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
-        inspect::inspect(Source::file(file.as_fd())?)
+        // A defect of a parser costs the file, never the thread that asks.
+        let parse = AssertUnwindSafe(|| inspect::inspect(Source::file(file.as_fd())?));
+        catch_unwind(parse).unwrap_or_else(|_| Err(malformed("file", "the parser panicked")))
     }
 
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {

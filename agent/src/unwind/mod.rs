@@ -38,4 +38,8 @@ mod live_tests;
 #[cfg(test)]
 mod made_files;
 #[cfg(test)]
+mod oracle_tests;
+#[cfg(test)]
+mod size_tests;
+#[cfg(test)]
 mod tests;

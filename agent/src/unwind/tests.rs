@@ -20,12 +20,12 @@ type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 /// Machine state that means nothing, so that two ways to compute from it agree only if they do the same.
 #[derive(Clone, Copy, Debug)]
-struct Machine {
-    rip: u64,
-    rsp: u64,
-    rbp: u64,
+pub(super) struct Machine {
+    pub(super) rip: u64,
+    pub(super) rsp: u64,
+    pub(super) rbp: u64,
     /// By the numbers of DWARF; rbp and rsp stand in their own fields.
-    general: [u64; REGISTERS],
+    pub(super) general: [u64; REGISTERS],
 }
 
 impl Machine {
@@ -41,20 +41,21 @@ impl Machine {
 
 /// What a step gives: `None` for the CFA says "no caller".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     End,
-    Signal { rsp: u64, rip: u64 },
+    Signal { rsp: u64, rip: u64, rbp: u64 },
     Caller { cfa: u64, ip: u64, rbp: u64 },
     NotFollowed,
     NoInfo,
 }
 
-/// Memory: every word has a value of its own.
-fn word(address: u64) -> u64 {
-    address.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ 0x5555
+/// Memory: every word has a value of its own, an address above, as on a stack.
+pub(super) fn word(address: u64) -> u64 {
+    let own = address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    address.wrapping_add(0x4000 + (own << 3))
 }
 
-fn apply(rule: UnwindRule, machine: Machine) -> Step {
+pub(super) fn apply(rule: UnwindRule, machine: Machine) -> Step {
     let kind = (0..=11).find(|&kind| kind == rule.kind).unwrap();
     let offset = i64::from(rule.offset);
     let addend = i64::from(rule.addend);
@@ -74,7 +75,8 @@ fn apply(rule: UnwindRule, machine: Machine) -> Step {
         k if k == RuleKind::End as u8 => return Step::End,
         k if k == RuleKind::Signal as u8 => {
             let context = at(machine.rsp, offset);
-            return Step::Signal { rsp: word(context + 160), rip: word(context + 168) };
+            let at = |offset: u64| word(context.wrapping_add(offset));
+            return Step::Signal { rsp: at(160), rip: at(168), rbp: at(120) };
         }
         k if k == RuleKind::NoInfo as u8 => return Step::NoInfo,
         _ => return Step::NotFollowed,
@@ -91,14 +93,14 @@ fn apply(rule: UnwindRule, machine: Machine) -> Step {
     Step::Caller { cfa, ip, rbp }
 }
 
-struct Oracle<'a> {
+pub(super) struct Oracle<'a> {
     section: gimli::EhFrame<Bytes<'a>>,
     header: gimli::ParsedEhFrameHdr<Bytes<'a>>,
     bases: BaseAddresses,
 }
 
 impl<'a> Oracle<'a> {
-    fn new(file: &'a object::File<'a>) -> Self {
+    pub(super) fn new(file: &'a object::File<'a>) -> Self {
         let section = |name: &str| {
             let section = file.section_by_name(name).unwrap();
             (section.address(), section.data().unwrap())
@@ -113,7 +115,7 @@ impl<'a> Oracle<'a> {
         Self { section: gimli::EhFrame::new(frame, LittleEndian), header, bases }
     }
 
-    fn step(&self, machine: Machine, context: &mut UnwindContext<usize>) -> Step {
+    pub(super) fn step(&self, machine: Machine, context: &mut UnwindContext<usize>) -> Step {
         let table = self.header.table().unwrap();
         let fde = table.fde_for_address(
             &self.section,
@@ -143,8 +145,13 @@ impl<'a> Oracle<'a> {
             let Some(RegisterRule::Expression(rip)) = return_address else {
                 return Step::NotFollowed;
             };
-            let rip = evaluate(rip.get(&self.section).unwrap(), machine).unwrap();
-            return Step::Signal { rsp: cfa, rip: word(rip) };
+            let Some(RegisterRule::Expression(rbp)) = row.register(Register(6)) else {
+                return Step::NotFollowed;
+            };
+            let [rip, rbp] = [rip, rbp].map(|expression| {
+                word(evaluate(expression.get(&self.section).unwrap(), machine).unwrap())
+            });
+            return Step::Signal { rsp: cfa, rip, rbp };
         }
         let ip = match return_address {
             Some(RegisterRule::Offset(offset)) => word(cfa.wrapping_add_signed(offset)),
@@ -191,10 +198,10 @@ fn evaluate(expression: Expression<Bytes<'_>>, machine: Machine) -> Option<u64> 
 }
 
 /// A small generator with a fixed seed (`SplitMix64`).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -260,17 +267,21 @@ fn compare(path: &Path, count: usize) -> Tally {
     tally
 }
 
-fn at_entry(file: &object::File<'_>, rip: u64) -> bool {
+pub(super) fn at_entry(file: &object::File<'_>, rip: u64) -> bool {
     (file.entry()..file.entry() + 64).contains(&rip)
 }
 
-fn in_stubs(file: &object::File<'_>, rip: u64) -> bool {
+pub(super) fn in_stubs(file: &object::File<'_>, rip: u64) -> bool {
     let stubs = [".plt", ".iplt", ".plt.sec", ".plt.got"];
     let mut sections = stubs.iter().filter_map(|name| file.section_by_name(name));
     sections.any(|section| (section.address()..section.address() + section.size()).contains(&rip))
 }
 
-fn near_function_end(oracle: &Oracle<'_>, rip: u64, context: &mut UnwindContext<usize>) -> bool {
+pub(super) fn near_function_end(
+    oracle: &Oracle<'_>,
+    rip: u64,
+    context: &mut UnwindContext<usize>,
+) -> bool {
     (1..=15).any(|back| {
         let machine = Machine { rip: rip - back, rsp: 0, rbp: 0, general: [0; REGISTERS] };
         oracle.step(machine, context) != Step::NoInfo
@@ -297,7 +308,7 @@ fn compiler_library() -> Option<PathBuf> {
 }
 
 /// Files of this machine that have `.eh_frame_hdr`. What is missing is named.
-fn files() -> Vec<PathBuf> {
+pub(super) fn files() -> Vec<PathBuf> {
     let mut found = vec![std::env::current_exe().unwrap()];
     found.extend(compiler_library());
     let candidates = [
