@@ -166,6 +166,16 @@ pub const COMPILER_NICE: i32 = -5;
 /// A read of `/proc/PID/maps` is followed by a pause of this many times what it took: a process with
 /// 128,000 mappings that maps new code all the time may not cost more than 2 % of a CPU.
 pub const MAPS_READ_PAUSE_FACTOR: u64 = 50;
+/// Bytes of call frame information of a file from which on its table is kept on disk. Digest and read took
+/// 46 ms where 1.04 million rows took 640 ms to compile on a busy machine, and 14 ms for 270; a file below
+/// it is compiled in 8 ms (`process/table_cache/tests.rs`, `it_pays`).
+pub const TABLE_CACHE_INPUT_BYTES_MIN: u64 = 512 << 10;
+/// Bytes of one file of the cache: 12 Mi rows of 6 bytes.
+pub const TABLE_CACHE_FILE_BYTES_MAX: u64 = 80 << 20;
+/// Bytes of all of them; those that were not used for longest are deleted. A developer's machine has 20 MB.
+pub const TABLE_CACHE_BYTES_MAX: u64 = 256 << 20;
+/// Their number.
+pub const TABLE_CACHE_FILES_MAX: usize = 4096;
 /// Threads that look behind mappings: two, so that one large file does not hold up the others.
 pub const LOOK_THREADS: usize = 2;
 /// Such threads with those that wait for a file system that does not answer. Each has a stack of 2 MiB,

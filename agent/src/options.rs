@@ -65,6 +65,10 @@ pub struct SamplingOptions {
         value_parser = clap::value_parser!(u64).range(limits::UNWIND_TABLE_BYTES_MIN..)
     )]
     pub unwind_table_bytes: u64,
+    /// Folder that keeps the compiled unwind tables of large files for the next start; `off` for none. It must
+    /// be this user's alone.
+    #[arg(long, value_name = "DIR|off", default_value = "/var/cache/vesta-agent")]
+    pub unwind_table_cache: PathBuf,
     /// Form of the BPF programs; both do the same, `bpf-loop` walks deeper stacks.
     #[arg(long, value_enum, default_value_t)]
     pub form: Form,

@@ -48,6 +48,7 @@ pub(crate) fn start(
         bpf_log,
         allow_kernel,
         unwind_table_bytes,
+        ref unwind_table_cache,
     } = *options;
     let Scope { pids, duration, preload } = scope;
     let defaults = EngineOptions::default();
@@ -59,6 +60,7 @@ pub(crate) fn start(
         ring_bytes,
         bpf_log,
         table_bytes_max: unwind_table_bytes,
+        table_cache: Some(unwind_table_cache.clone()).filter(|path| *path != *"off"),
         ignore_kernel_defects: allow_kernel,
         form: match form {
             Form::Auto => FormChoice::Auto,

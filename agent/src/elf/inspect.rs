@@ -28,7 +28,7 @@ pub(crate) fn inspect(source: Source<'_>) -> Result<FileFacts, ForeignFileError>
 
 /// SHA-256(first 4096 bytes, last 4096 bytes, length as big-endian u64), first 16 bytes. Parts of a
 /// short file overlap, as in OpenTelemetry's profiler (libpf/fileid.go).
-fn htlhash(source: Source<'_>) -> Result<BuildId, ForeignFileError> {
+pub(super) fn htlhash(source: Source<'_>) -> Result<BuildId, ForeignFileError> {
     let size = source.size();
     let part = size.min(HTLHASH_PART_BYTES);
     let head = source.read("file head", 0, part, HTLHASH_PART_BYTES)?;

@@ -2,7 +2,9 @@
 
 use super::headers::Elf;
 use super::source::{Source, malformed};
-use super::{FileFacts, ForeignFileError, ForeignFiles, Names, inspect};
+use super::{
+    FileFacts, ForeignFileError, ForeignFiles, Names, UnwindDigest, inspect, unwind_digest,
+};
 use crate::address::{ElfAddr, FileId};
 use crate::limits::ELF_STRING_BYTES_MAX;
 use crate::symbolize::native::NativeNames;
@@ -29,6 +31,10 @@ impl ForeignFiles for LocalFiles {
         // A defect of a parser costs the file, never the thread that asks.
         let parse = AssertUnwindSafe(|| inspect::inspect(Source::file(file.as_fd())?));
         catch_unwind(parse).unwrap_or_else(|_| Err(malformed("file", "the parser panicked")))
+    }
+
+    fn unwind_digest(&self, file: &OwnedFd) -> Result<Option<UnwindDigest>, ForeignFileError> {
+        unwind_digest::digest(Source::file(file.as_fd())?)
     }
 
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {

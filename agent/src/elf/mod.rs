@@ -12,6 +12,7 @@ pub(crate) mod notes;
 mod paged;
 pub(crate) mod slotted;
 pub(crate) mod source;
+mod unwind_digest;
 
 pub use local::LocalFiles;
 
@@ -83,6 +84,10 @@ pub struct SourceLine {
 /// The lines of one address, innermost (inlined) first, at least one; or why there are none.
 pub type Names = Result<Vec<SourceLine>, UnnamedReason>;
 
+/// See [`ForeignFiles::unwind_digest`] (SHA-256).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UnwindDigest(pub [u8; 32]);
+
 /// Why a file gave nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignFileError {
@@ -115,6 +120,15 @@ pub trait ForeignFiles: Send + Sync {
     /// # Errors
     /// See [`ForeignFileError`].
     fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError>;
+
+    /// A digest of all that the rows of a file are compiled from; `None` where knowing it would save
+    /// nothing.
+    ///
+    /// # Errors
+    /// See [`ForeignFileError`].
+    fn unwind_digest(&self, _file: &OwnedFd) -> Result<Option<UnwindDigest>, ForeignFileError> {
+        Ok(None)
+    }
 
     /// Compiles the unwind rows of a file.
     ///

@@ -57,6 +57,8 @@ pub struct EngineOptions {
     pub bpf_log: bool,
     /// Kernel memory for unwind tables, bytes.
     pub table_bytes_max: u64,
+    /// Folder of compiled tables; `None`: they are not kept.
+    pub table_cache: Option<PathBuf>,
     /// Executables whose tables, and those of their libraries, are loaded before sampling begins.
     pub preload: Vec<PathBuf>,
     /// Names of code that no file backs, shared with the thread that names: it is told which processes
@@ -79,6 +81,7 @@ impl Default for EngineOptions {
             ring_bytes: None,
             bpf_log: false,
             table_bytes_max: UNWIND_TABLE_BYTES_MAX,
+            table_cache: None,
             preload: Vec::new(),
             perf_maps: None,
             kernel_regions: None,

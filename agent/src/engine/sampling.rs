@@ -13,7 +13,7 @@ use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
 use crate::elf::ForeignFiles;
 use crate::limits::{
     HELD_TRY_INTERVAL_NS, ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL,
-    START_SCAN_NS_MAX, THREAD_NAMES_MAX,
+    START_SCAN_NS_MAX, TABLE_CACHE_BYTES_MAX, THREAD_NAMES_MAX,
 };
 use crate::normalize::{self, Frame, NormalizedSample};
 use crate::process::compile::Compilers;
@@ -22,6 +22,7 @@ use crate::process::host::Host;
 use crate::process::looks::{LookCounts, Looks};
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
+use crate::process::table_cache::{CacheCounts, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
 use agent_ebpf::Outcome;
@@ -39,6 +40,8 @@ pub struct EngineCounts {
     pub files: FileCounts,
     /// Looks behind mappings.
     pub looks: LookCounts,
+    /// Compiled tables on disk.
+    pub cache: CacheCounts,
     /// Tables in the kernel side.
     pub tables: PublishCounts,
     /// Perf maps.
@@ -63,6 +66,7 @@ pub struct Engine {
     host: Arc<dyn Host>,
     files: Arc<Files>,
     looks: Arc<Looks>,
+    cache: Option<Arc<TableCache>>,
     sampler: Box<dyn Sampling>,
     tables: Box<dyn WalkTables>,
     publisher: Publisher,
@@ -118,8 +122,10 @@ impl Engine {
         tables: Box<dyn WalkTables>,
     ) -> Result<Self, EngineError> {
         let files = Arc::new(Files::new(Arc::clone(&host), Arc::clone(foreign)));
+        let cache = open_cache(options);
         let open_files: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
-        let compilers = Compilers::start(foreign, &open_files).map_err(EngineError::Thread)?;
+        let compilers =
+            Compilers::start(foreign, &open_files, cache.as_ref()).map_err(EngineError::Thread)?;
         let looks = Arc::new(Looks::start(Arc::clone(&files)).map_err(EngineError::Thread)?);
         let processes = ProcessTable::new(Arc::clone(&host), Arc::clone(&looks), &options.pids);
         let now = monotonic_now();
@@ -140,6 +146,7 @@ impl Engine {
             host,
             files,
             looks,
+            cache,
             sampler,
             tables,
             publisher: Publisher::new(
@@ -160,6 +167,7 @@ impl Engine {
             processes: self.intake.processes.counts(),
             files: self.files.counts(),
             looks: self.looks.counts(),
+            cache: self.cache.as_ref().map(|cache| cache.counts()).unwrap_or_default(),
             perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
             stacks: self.intake.held.counts(),
@@ -502,6 +510,18 @@ fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics, carried_in:
         .fold(carried_in.saturating_add(ledger.shipped), |left, out| left.saturating_sub(*out));
     ledger.program_run_ns = new.run_ns.saturating_sub(old.run_ns);
     ledger
+}
+
+/// The cache of compiled tables, if one is wanted and can be had: without it tables are compiled.
+fn open_cache(options: &EngineOptions) -> Option<Arc<TableCache>> {
+    let folder = options.table_cache.as_ref()?;
+    match TableCache::open(folder, TABLE_CACHE_BYTES_MAX) {
+        Ok(cache) => Some(Arc::new(cache)),
+        Err(error) => {
+            tracing::info!(%error, folder = %folder.display(), "compiled tables are not kept");
+            None
+        }
+    }
 }
 
 fn period_ns(options: &EngineOptions) -> u64 {

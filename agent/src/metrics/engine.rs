@@ -40,7 +40,7 @@ const NOW: [Figure; 15] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 39] = [
+const SINCE_START: [Figure; 45] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -103,6 +103,18 @@ const SINCE_START: [Figure; 39] = [
     }),
     ("file_looks_refused", "Looks not taken, because too many wait", |counts| counts.looks.refused),
     ("file_looks_panicked", "Files at which a parser panicked", |counts| counts.looks.panics),
+    ("table_cache_hits", "Compiled tables found on disk", |counts| counts.cache.hits),
+    ("table_cache_misses", "Compiled tables not found on disk", |counts| counts.cache.misses),
+    ("table_cache_stored", "Compiled tables written to disk", |counts| counts.cache.stored),
+    ("table_cache_damaged", "Files of the table cache that were damaged, and deleted", |counts| {
+        counts.cache.damaged
+    }),
+    ("table_cache_deleted", "Files of the table cache deleted to make room", |counts| {
+        counts.cache.deleted
+    }),
+    ("table_cache_failed", "Times that the disk refused the table cache", |counts| {
+        counts.cache.failed
+    }),
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),
     ("files_malformed", "Mapped files that are no executables", |counts| counts.files.malformed),

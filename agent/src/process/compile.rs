@@ -1,15 +1,17 @@
 //! Threads that compile unwind tables, so that the ring buffer is drained meanwhile. What is asked for
 //! last comes first: it is a process that runs now, while older requests are of the scan at the start.
 
+use super::table_cache::TableCache;
 use crate::address::FileId;
 use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
 use crate::limits::{COMPILER_NICE, FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
-use crate::unwind::RowTable;
+use crate::unwind::{RowLosses, RowTable};
 use agent_ebpf::UnwindRule;
 use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -39,8 +41,16 @@ pub struct Unwound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowDigest([u8; 32]);
 
+impl RowDigest {
+    /// Its bytes.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
 /// The bytes of a rule, in the order of its fields.
-fn rule_bytes(rule: &UnwindRule) -> [u8; size_of::<UnwindRule>()] {
+pub(super) fn rule_bytes(rule: &UnwindRule) -> [u8; size_of::<UnwindRule>()] {
     let UnwindRule { kind, rbp, rbp_from_rbp, reserved, offset, addend } = *rule;
     let [a, b, c, d] = offset.to_le_bytes();
     let [e, f, g, h] = addend.to_le_bytes();
@@ -85,11 +95,15 @@ pub struct Compilers {
 }
 
 impl Compilers {
-    /// Starts the threads; `parse` reads files, `files` opens them.
+    /// Starts the threads; `parse` reads files, `files` opens them, `cache` keeps what was compiled.
     ///
     /// # Errors
     /// When the host refuses another thread.
-    pub fn start(parse: &Arc<dyn ForeignFiles>, files: &Arc<dyn OpenFiles>) -> io::Result<Self> {
+    pub fn start(
+        parse: &Arc<dyn ForeignFiles>,
+        files: &Arc<dyn OpenFiles>,
+        cache: Option<&Arc<TableCache>>,
+    ) -> io::Result<Self> {
         let shared: Arc<Shared> = Arc::default();
         let (sender, ready) = sync_channel(TABLES_READY_MAX);
         let mut threads = Vec::with_capacity(TABLE_WORKERS);
@@ -98,6 +112,7 @@ impl Compilers {
                 shared: Arc::clone(&shared),
                 parse: Arc::clone(parse),
                 files: Arc::clone(files),
+                cache: cache.map(Arc::clone),
                 ready: sender.clone(),
             };
             let name = format!("unwind-{number}");
@@ -166,6 +181,7 @@ struct Work {
     shared: Arc<Shared>,
     parse: Arc<dyn ForeignFiles>,
     files: Arc<dyn OpenFiles>,
+    cache: Option<Arc<TableCache>>,
     ready: SyncSender<Compiled>,
 }
 
@@ -177,10 +193,8 @@ impl Work {
             let unwound = match self.files.open(file) {
                 Some(descriptor) => {
                     // A defect of a parser costs the file, never the worker.
-                    let parse = AssertUnwindSafe(|| self.parse.unwind_rows(&descriptor));
-                    std::panic::catch_unwind(parse)
-                        .unwrap_or_else(|_| Err(panicked()))
-                        .map(Unwound::new)
+                    let parse = AssertUnwindSafe(|| self.unwind(&descriptor));
+                    std::panic::catch_unwind(parse).unwrap_or_else(|_| Err(panicked()))
                 }
                 None => Err(gone()),
             };
@@ -188,6 +202,22 @@ impl Work {
                 return;
             }
         }
+    }
+
+    /// From the cache, else compiled.
+    fn unwind(&self, file: &OwnedFd) -> Result<Unwound, ForeignFileError> {
+        let compile = || self.parse.unwind_rows(file).map(Unwound::new);
+        let Some(cache) = &self.cache else { return compile() };
+        let Some(digest) = self.parse.unwind_digest(file)? else { return compile() };
+        if let Some(found) = cache.find(&digest) {
+            return Ok(found);
+        }
+        let unwound = compile()?;
+        // What a limit left out is counted with each compilation.
+        if unwound.rows.losses() == RowLosses::default() {
+            cache.store(&digest, &unwound);
+        }
+        Ok(unwound)
     }
 
     fn next(&self) -> Option<FileId> {

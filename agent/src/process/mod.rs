@@ -16,4 +16,5 @@ pub mod maps;
 pub mod publish;
 pub mod service;
 pub mod table;
+pub mod table_cache;
 mod trampolines;

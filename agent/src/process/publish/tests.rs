@@ -87,7 +87,7 @@ impl Scene {
         let parse: Arc<dyn crate::elf::ForeignFiles> = Arc::new(FakeFiles);
         let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::clone(&parse)));
         let open: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
-        let compilers = Compilers::start(&parse, &open).unwrap();
+        let compilers = Compilers::start(&parse, &open, None).unwrap();
         let table = ProcessTable::new(
             Arc::clone(&host) as _,
             Arc::new(Looks::in_place(Arc::clone(&files))),

@@ -1,0 +1,75 @@
+//! One table in a file: a head, the rules, the rows. The rows' own digest in the head says whether all of
+//! it is as it was written.
+
+use crate::elf::UnwindDigest;
+use crate::process::compile::Unwound;
+use crate::unwind::RowTable;
+use agent_ebpf::{RuleKind, UnwindRule};
+
+/// The first bytes: what it is, and which version of rules and rows. A change of the compiler's meaning
+/// changes the version: what is older is compiled anew.
+const MAGIC: &[u8; 16] = b"vesta rows v1\0\0\0";
+/// A rule on disk, bytes.
+const RULE_BYTES: usize = size_of::<UnwindRule>();
+/// A row on disk, bytes.
+const ROW_BYTES: usize = size_of::<u32>() + size_of::<u16>();
+
+/// Magic, digest of the source, digest of the rows, base, number of rules, number of rows; the rules; the
+/// rows, each its start and its rule.
+pub(super) fn encode(digest: &UnwindDigest, unwound: &Unwound) -> Vec<u8> {
+    let rows = &unwound.rows;
+    let (base, rules) = (rows.base(), rows.rules());
+    let mut bytes = Vec::with_capacity(128 + rules.len() * RULE_BYTES + rows.len() * ROW_BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&digest.0);
+    bytes.extend_from_slice(unwound.digest.as_bytes());
+    bytes.extend_from_slice(&base.to_le_bytes());
+    bytes.extend_from_slice(&(rules.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(rows.len() as u64).to_le_bytes());
+    bytes.extend(rules.iter().flat_map(crate::process::compile::rule_bytes));
+    for (pc, rule) in rows.rows() {
+        bytes.extend_from_slice(&pc.to_le_bytes());
+        bytes.extend_from_slice(&rule.to_le_bytes());
+    }
+    bytes
+}
+
+/// `None` for anything but what [`encode`] wrote for this digest.
+pub(super) fn decode(bytes: &[u8], digest: &UnwindDigest) -> Option<Unwound> {
+    let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&digest.0)?;
+    let (row_digest, rest) = rest.split_first_chunk::<32>()?;
+    let (base, rest) = number(rest)?;
+    let (rule_count, rest) = number(rest)?;
+    let (row_count, rest) = number(rest)?;
+    let (rule_count, row_count) =
+        (usize::try_from(rule_count).ok()?, usize::try_from(row_count).ok()?);
+    let (rules, rest) = rest.split_at_checked(rule_count.checked_mul(RULE_BYTES)?)?;
+    if rest.len() != row_count.checked_mul(ROW_BYTES)? {
+        return None;
+    }
+    let rules: Option<Vec<UnwindRule>> =
+        rules.as_chunks::<RULE_BYTES>().0.iter().map(rule).collect();
+    let rows =
+        rest.as_chunks::<ROW_BYTES>().0.iter().map(|&[a, b, c, d, e, f]| {
+            (u32::from_le_bytes([a, b, c, d]), u16::from_le_bytes([e, f]))
+        });
+    let unwound = Unwound::new(RowTable::new(base, rules?, rows)?);
+    (unwound.digest.as_bytes() == row_digest).then_some(unwound)
+}
+
+fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    Some((u64::from_le_bytes(*number), rest))
+}
+
+fn rule(bytes: &[u8; RULE_BYTES]) -> Option<UnwindRule> {
+    let [kind, rbp, rbp_from_rbp, reserved, a, b, c, d, e, f, g, h] = *bytes;
+    (kind <= RuleKind::LeafRegister as u8).then_some(UnwindRule {
+        kind,
+        rbp: rbp.cast_signed(),
+        rbp_from_rbp,
+        reserved,
+        offset: i32::from_le_bytes([a, b, c, d]),
+        addend: i32::from_le_bytes([e, f, g, h]),
+    })
+}
