@@ -260,12 +260,10 @@ pub const EXPORT_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 pub const EXPORT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Bytes of one answer: a count and a message for people.
 pub const EXPORT_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// zstd level of requests. Measured on windows of 5 s (27 KiB) of C, Python, Node.js and Java: 53.3 bytes a
-/// sample at level 7 in 0.3 ms, 52.0 at 15 in 1.7 ms, 50.9 at 17 in 2.5 ms, 50.8 at 19 in 5 ms; 51.3 in
-/// 1.6 ms with a short search (below).
+/// zstd level of requests. Measured on windows of 5 s, in bytes a sample and milliseconds a request: C, Python,
+/// Node.js and Java (27 KiB) 53.3 and 0.3 at level 7, 52.0 and 1.8 at 15, 50.9 and 3.1 at 17; the same under a
+/// compiler storm (75 KiB) 123.8 and 0.9, 111.7 and 7.7, 109.7 and 12.9.
 pub const EXPORT_ZSTD_LEVEL: i32 = 15;
-/// Length of a match, in bytes, that ends zstd's search for a better one.
-pub const EXPORT_ZSTD_TARGET_LENGTH: u32 = 16;
 /// Times of samples are written in steps of so many nanoseconds.
 pub const EXPORT_TIME_STEP_NS: u64 = 1 << 16;
 /// Wait for a connection.
