@@ -11,6 +11,7 @@ mod on_cpu;
 mod perf;
 mod record;
 mod short_lived;
+mod stacks;
 
 mod life_exec;
 mod life_files;

@@ -14,6 +14,7 @@
 pub mod account;
 pub mod agent;
 pub mod binary;
+pub mod chain;
 pub mod collector;
 pub mod copies;
 pub mod host_window;

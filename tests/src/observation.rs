@@ -54,9 +54,7 @@ impl Frame {
     /// True for a frame that stands for no code (`[truncated]`, `[unwind: ...]`).
     #[must_use]
     pub fn is_marker(&self) -> bool {
-        self.kind == "abort-marker"
-            || self.kind.is_empty()
-            || self.functions.iter().any(|name| name.starts_with('['))
+        self.kind == "abort-marker" || self.kind.is_empty()
     }
 
     /// True if one of its functions is called `name`, by itself or as the last part of a path.

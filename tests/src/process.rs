@@ -84,6 +84,18 @@ impl Running {
         kill_process(pid.expect("a child has a pid"), signal).unwrap_or_default();
     }
 
+    /// True if it ends before the limit.
+    pub fn ends_within(&mut self, limit: Duration) -> bool {
+        let start = Instant::now();
+        while self.is_running() {
+            if start.elapsed() > limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
     /// Waits for the end.
     ///
     /// # Panics

@@ -212,11 +212,15 @@ fn go(source_name: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     Some(out)
 }
 
-fn source(name: &str) -> PathBuf {
+/// A file of tests/workloads.
+#[must_use]
+pub fn source(name: &str) -> PathBuf {
     repository().join("tests/workloads").join(name)
 }
 
-fn out(name: &str) -> PathBuf {
+/// Where a program of this name is built to.
+#[must_use]
+pub fn out(name: &str) -> PathBuf {
     scratch("workloads").join(name)
 }
 
@@ -224,7 +228,11 @@ fn compile(command: &mut Command, out: &Path) {
     run(command.arg("-o").arg(out));
 }
 
-fn run(command: &mut Command) {
+/// Runs a tool that builds.
+///
+/// # Panics
+/// If it fails; what it said is part of the message.
+pub fn run(command: &mut Command) {
     let output = command.output().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} ended with {}: {said}", output.status);

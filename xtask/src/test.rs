@@ -272,14 +272,34 @@ type Find = fn() -> Result<PathBuf>;
 impl Tools {
     /// Finds or fetches the tools that the stages need.
     fn find(stages: &[String]) -> Self {
-        let needs: [(&str, Find, &[&str]); 8] = [
+        let needs: [(&str, Find, &[&str]); 16] = [
             ("VESTA_CC", || setup::program("gcc", "gcc", "the C workload"), &[]),
             ("VESTA_CXX", || setup::program("g++", "g++", "the C++ workload"), &[]),
             ("VESTA_GO", setup::go, &[]),
             (
                 "VESTA_PERF",
                 || setup::program("perf", "linux-perf", "the comparison of depths"),
-                &["on_cpu"],
+                &["on_cpu", "stacks"],
+            ),
+            ("VESTA_OPENSSL", || setup::program("openssl", "openssl", "its assembly"), &["stacks"]),
+            ("VESTA_GDB", || setup::program("gdb", "gdb", "the depth of deep stacks"), &["stacks"]),
+            ("VESTA_MUSL_CC", || setup::program("musl-gcc", "musl-tools", "musl"), &["stacks"]),
+            ("VESTA_LLD", || setup::program("ld.lld", "lld", "linking by lld"), &["stacks"]),
+            (
+                "VESTA_GOLD",
+                || setup::program("ld.gold", "binutils", "linking by gold"),
+                &["stacks"],
+            ),
+            ("VESTA_BOLT", || setup::newest_program("llvm-bolt", "bolt", "BOLT"), &["stacks"]),
+            (
+                "VESTA_MKSQUASHFS",
+                || setup::program("mksquashfs", "squashfs-tools", "programs in an image"),
+                &["stacks"],
+            ),
+            (
+                "VESTA_UNSHARE",
+                || setup::program("unshare", "util-linux", "programs in namespaces"),
+                &["stacks"],
             ),
             ("VESTA_PYTHON", setup::python, &["otlp_bytes"]),
             (

@@ -60,6 +60,7 @@ fn user_frames(
     let first = frames.len();
     // In the middle of an exec the registers are still the old program's.
     let unknown = sample.outcome == Outcome::ProcessUnknown;
+    let lost = sample.outcome == Outcome::MappingUnknown;
     let runtime = mappings.runtime();
     let interpreted = matches!(runtime, Runtime::Python | Runtime::Node | Runtime::Java);
     // Behind which frame (counted from `first`) the marker stands.
@@ -71,6 +72,12 @@ fn user_frames(
         }
         let address = if frame.exact { frame.address } else { before(frame.address) };
         if unknown && mappings.mapping(address).is_none() {
+            continue;
+        }
+        // Code without unwind information and without frame pointers has any number in rbp: what the walk found
+        // there and did not get beyond is no frame, the marker alone says so.
+        let guessed = !frame.exact && at + 1 == user.len();
+        if guessed && lost && mappings.mapping(address).is_none() {
             continue;
         }
         match mappings.locate(address) {

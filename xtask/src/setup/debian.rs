@@ -1,6 +1,6 @@
 //! Programs from Debian's packages, installed only as root.
 
-use crate::command::{command, on_path, run, say};
+use crate::command::{command, on_path, output, run, say};
 use crate::workspace::is_root;
 use anyhow::{Context as _, Result, bail};
 use std::path::PathBuf;
@@ -13,6 +13,30 @@ pub(crate) fn program(program: &str, package: &str, purpose: &str) -> Result<Pat
     }
     install(package, purpose)?;
     on_path(program).with_context(|| format!("package {package} brought no {program}"))
+}
+
+/// Finds `program`, also as `program-VERSION`, or installs the newest `package-VERSION` that the distribution has.
+pub(crate) fn newest_program(program: &str, package: &str, purpose: &str) -> Result<PathBuf> {
+    /// Versions of LLVM that distributions carry.
+    const VERSIONS: std::ops::Range<u32> = 14..30;
+    let versioned = |version: u32| on_path(&format!("{program}-{version}"));
+    let found = || on_path(program).or_else(|| VERSIONS.rev().find_map(versioned));
+    if let Some(found) = found() {
+        return Ok(found);
+    }
+    let newest = newest_package(package).unwrap_or_else(|| format!("{package}-15"));
+    install(&newest, purpose)?;
+    found().with_context(|| format!("package {newest} brought no {program}"))
+}
+
+/// The highest `package-VERSION` of the distribution's lists.
+fn newest_package(package: &str) -> Option<String> {
+    let mut search = command("apt-cache");
+    search.args(["search", "--names-only", &format!("^{package}-[0-9]+$")]);
+    let list = output(&mut search).ok()?;
+    let names = list.lines().filter_map(|line| line.split(' ').next());
+    let version = |name: &str| name.rsplit_once('-')?.1.parse::<u32>().ok();
+    names.max_by_key(|name| version(name)).map(str::to_owned)
 }
 
 /// Installs one package, after an update of the lists if the first try fails.

@@ -12,7 +12,7 @@ mod python;
 
 pub(crate) use bpf::bpf_tools;
 pub(crate) use collector::opentelemetry_collector;
-pub(crate) use debian::program;
+pub(crate) use debian::{newest_program, program};
 pub(crate) use go::go;
 pub(crate) use npm::npm_packages;
 pub(crate) use private_apt::{PackageVersion, PrivateApt};

@@ -90,8 +90,10 @@ fn stops_are_shown_at_the_root() {
     check(
         &code,
         &sample(&[], &[0x10010, 0x99999], Outcome::MappingUnknown),
-        "f1+10 ?99998 [mapping unknown]",
+        "f1+10 [mapping unknown]",
     );
+    // The interrupted instruction is where it is.
+    check(&code, &sample(&[], &[0x99999], Outcome::MappingUnknown), "?99999 [mapping unknown]");
 }
 
 #[test]
