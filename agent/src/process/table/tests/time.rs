@@ -1,0 +1,58 @@
+//! What is known belongs to a time: the next program's mappings are not those of the one before.
+
+use super::Scene;
+use crate::address::{Generation, Pid};
+
+#[test]
+fn what_is_read_of_a_later_program_is_not_taken_for_the_one_before() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    // It executes b, then c; `/proc` speaks of c before the records of both have come.
+    scene.lives(50, 10, "/bin/c", &[(0x1000, "/bin/c")]);
+    scene.exec(20, 50, "b");
+    scene.table.unknown(Pid(50), None, scene.at(20));
+    scene.check(20, 50, &[0x1010], ": ?");
+    scene.mmap(20, 50, 0x1000, "/bin/b");
+    scene.check(21, 50, &[0x1010], "/bin/b: /bin/b+10");
+    // A walk of before the first publication says nothing of now.
+    scene.table.published(Pid(50), Generation(1));
+    scene.table.unknown(Pid(50), None, scene.at(21));
+    scene.check(22, 50, &[0x1010], "/bin/b: /bin/b+10");
+    scene.exec(30, 50, "c");
+    scene.mmap(30, 50, 0x1000, "/bin/c");
+    scene.check(29, 50, &[0x1010], "/bin/b: /bin/b+10");
+    scene.check(31, 50, &[0x1010], "/bin/c: /bin/c+10");
+    // The records of its mappings were lost: after a while `/proc` is asked.
+    scene.lives(50, 10, "/bin/d", &[(0x1000, "/bin/d")]);
+    scene.exec(40, 50, "d");
+    scene.table.unknown(Pid(50), None, scene.at(1100));
+    scene.check(1100, 50, &[0x1010], "/bin/d: /bin/d+10");
+}
+
+#[test]
+fn a_walk_by_a_mapping_that_was_replaced_is_cut_there() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    scene.exec(11, 50, "a");
+    scene.mmap(11, 50, 0x1000, "/bin/a");
+    scene.mmap(12, 50, 0x8000, "/lib/one.so");
+    scene.lives(50, 10, "/bin/a", &[]);
+    scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(1));
+    // Another library comes to lie there, and the walker does not know yet.
+    scene.mmap(20, 50, 0x8000, "/lib/two.so");
+    let check = |scene: &mut Scene, walk: (u64, u32, &[u64]), sound: usize, expected: &str| {
+        let (ms, generation, user) = walk;
+        let sample = scene.sample(ms, 50, generation, user);
+        let attribution = scene.table.attribute(&sample);
+        assert_eq!(attribution.sound_frames, sound, "at {ms}");
+        assert_eq!(scene.shown(&sample), expected, "at {ms}");
+    };
+    let stack = [0x1004, 0x8010, 0x1010];
+    check(&mut scene, (21, 1, &stack), 2, "/bin/a: /bin/a+4 /lib/two.so+10 /bin/a+10");
+    // A stack that does not go through it is whole.
+    check(&mut scene, (21, 1, &stack[..1]), usize::MAX, "/bin/a: /bin/a+4");
+    scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(2));
+    check(&mut scene, (22, 2, &stack), usize::MAX, "/bin/a: /bin/a+4 /lib/two.so+10 /bin/a+10");
+}
