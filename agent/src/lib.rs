@@ -5,7 +5,7 @@
 //!    lifecycle records, and decodes both with bounds checks;
 //! 2. [`process`] knows which process, which executable and which container a sample belongs to, and
 //!    keeps the mapping tables in BPF current; [`unwind`] compiles the tables from files that [`elf`]
-//!    reads;
+//!    reads; a sample that met no table yet waits in [`engine`] with a copy of its stack;
 //! 3. [`normalize`] turns each absolute address into (file, ELF address);
 //! 4. [`aggregate`] folds a window of samples; [`symbolize`] names what this host can name;
 //! 5. [`export`] builds OTLP and keeps a bounded queue towards the collector; [`record`] writes files

@@ -67,7 +67,7 @@ pub const GENERATIONS_PER_IMAGE_MAX: usize = 32;
 /// its loader in between, from a disk at worst, and may be preempted by others.
 pub const EXEC_RECORDS_NS: u64 = 1_000_000_000;
 /// How long a process is remembered after its end, nanoseconds: its last samples are at most two polls
-/// (200 ms) behind, times ten for a busy host.
+/// behind, times ten for a busy host.
 pub const EXIT_GRACE_NS: u64 = 2_000_000_000;
 /// Two statements of one process's start that are nearer than this are the same start, nanoseconds:
 /// `/proc` counts in ticks of 10 ms.
@@ -98,8 +98,8 @@ pub const FOREIGN_FILE_BYTES_MAX: u64 = 8 << 30;
 pub const VDSO_BYTES_MAX: u64 = 64 << 10;
 /// Distinct vDSO images (64 and 32 bit, and what a hostile process pretends).
 pub const VDSOS_MAX: usize = 4;
-/// Kernel memory for the unwind rows of all files, bytes, unless a person chooses another: 16 Mi rows of
-/// 6 bytes, half of the agent's budget. A whole developer machine has 3.65 million rows.
+/// Kernel memory for the unwind rows of all files, bytes, unless a person chooses another: nearly
+/// 16 Mi rows of 6 bytes, half of the agent's budget. A whole developer machine has 3.65 million rows.
 pub const UNWIND_TABLE_BYTES_MAX: u64 = 96 << 20;
 /// Smallest such budget that can be chosen, bytes: one file of a million rows and what lies beside it.
 pub const UNWIND_TABLE_BYTES_MIN: u64 = 8 << 20;

@@ -109,7 +109,7 @@ pub struct RunOptions {
     #[command(flatten)]
     pub sampling: SamplingOptions,
     /// Send source files and lines of native code too, where its file has debug information: a ninth more
-    /// bytes. Without, they come from the debug files that the collector has.
+    /// bytes.
     #[arg(long)]
     pub source_lines: bool,
     /// Compression of what is sent.

@@ -65,7 +65,7 @@ What follows `--` is handed to `vesta local`.")]
   cargo xtask test --list          the stages, with their budgets
 Tests that need root, BPF or a tool that cannot be had are skipped with a printed reason and counted.
 Exit code 3: nothing failed, but a kernel of the matrix could not be had.
-VESTA_CORPUS names a folder with foreign profiles; ../shared/corpus is found by itself.")]
+VESTA_CORPUS names a folder with foreign profiles, if there is one.")]
     Test(test::TestArgs),
     /// Compile the BPF programs for the kernel and say how large they are.
     #[command(after_help = "Example:

@@ -71,7 +71,7 @@ impl DropReason {
 /// - `ticks_expected = runs + missed`,
 /// - `runs = idle + filtered + shipped + lost_in_ring`,
 /// - `carried_in + shipped = received + unwanted + malformed + carried_over`,
-/// - `received = sent + dropped`, and each received sample has one outcome.
+/// - `received = sent +` what limits dropped (all of [`Ledger::dropped`] but `malformed`), and each received sample has one outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     /// CPUs that were sampled.

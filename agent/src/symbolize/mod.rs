@@ -1,5 +1,6 @@
-//! Names that only this host can give (kernel, modules, BPF programs), and provisional names for native
-//! code from the files that are there, and names that a JIT's program writes down. A name is looked up once per location and window, not per sample.
+//! Names that only this host can give: of the kernel, its modules and BPF programs, and of code that a JIT
+//! writes down; and provisional names for native code, from the files that are there. A name is looked up
+//! once per location and window, not per sample.
 
 pub mod demangle;
 mod go;
