@@ -153,6 +153,10 @@ fn budget(stage: &str) -> String {
 /// Stages that are no module of tests/e2e.
 const OWN_STAGES: [&str; 4] = ["unit", "page", "fuzz", "kernels"];
 
+/// Unit tests that load BPF programs and sample this host: one by one, for they measure, and would meet
+/// each other's programs.
+const LIVE: [&str; 4] = ["bpf::tests", "engine::tests", "engine::load_tests", "unwind::live_tests"];
+
 /// The own stages, then the modules of tests/e2e/main.rs in its order.
 fn stages() -> Result<Vec<String>> {
     let main = root().join("tests/e2e/main.rs");
@@ -223,7 +227,17 @@ fn runners(stage: &str, filter: Option<&str>) -> Result<Vec<Command>> {
             unit.args(["test", "--quiet"]).args(PACKAGES).args(["--lib", "--bins"]);
             let mut own = cargo();
             own.args(["test", "--quiet", "-p", "xtask"]);
-            Ok(vec![libtest(unit, filter, false), libtest(own, filter, false)])
+            let own = libtest(own, filter, false);
+            if filter.is_some() {
+                return Ok(vec![libtest(unit, filter, false), own]);
+            }
+            let mut alone = cargo_with_bpf()?;
+            alone.args(["test", "--quiet"]).args(PACKAGES).args(["--lib", "--bins"]);
+            let mut unit = libtest(unit, None, false);
+            unit.args(LIVE.iter().flat_map(|tests| ["--skip", tests]));
+            let mut alone = libtest(alone, None, true);
+            alone.args(LIVE);
+            Ok(vec![unit, alone, own])
         }
         "page" => {
             let page = root().join("collector/ui");
