@@ -22,7 +22,7 @@ pub fn elf(bytes: &[u8]) {
     let of_segments = segments.iter().map(|segment| segment.address.0);
     let addresses: Vec<ElfAddr> =
         of_segments.chain([parsed.entry, 0, u64::MAX]).take(ADDRESSES_MAX).map(ElfAddr).collect();
-    symbolize::native::names_in_bytes(source, &parsed, &addresses);
+    symbolize::native::names_in_bytes(&parsed, &addresses);
 }
 
 /// A section of call frame information: the first byte chooses `.eh_frame` (even) or `.debug_frame`.

@@ -85,7 +85,12 @@ pub(crate) fn test(args: &TestArgs) -> Result<Ending> {
             }
             None => perform(&stage, &tools, &folder, filter),
         };
-        let result = result.with_context(|| format!("stage {stage}"))?;
+        // A stage that could not even begin has failed; the others are run all the same.
+        let result = result.unwrap_or_else(|error| {
+            print(&format!("stage {stage} could not be run: {error:#}"));
+            let counts = Counts { failed: 1, ..Counts::default() };
+            Ran { counts, succeeded: false, ..Ran::since(&stage, start) }
+        });
         ran.push(Ran { minutes: minutes_since(start), ..result });
     }
     report(&ran, &tools)

@@ -51,10 +51,10 @@ impl Default for NativeNames {
 
 /// What [`NativeNames`] does with the bytes of a file, without caches and threads.
 #[cfg(fuzzing)]
-pub(crate) fn names_in_bytes(source: Source<'_>, elf: &Elf<'_>, addresses: &[ElfAddr]) {
-    let table = SymbolTable::read(elf);
+pub(crate) fn names_in_bytes(elf: &Elf<'_>, addresses: &[ElfAddr]) {
+    let table = SymbolTable::read(elf, None);
     for address in addresses {
-        std::hint::black_box(table.find(source, address.0).map(|name| demangle(&name)));
+        std::hint::black_box(table.find(elf, None, address.0).map(|name| demangle(&name)));
     }
     let until = crate::clock::MonotonicNs(u64::MAX); // a clock would hide what is slow
     std::hint::black_box(go::names(elf, addresses, until));
