@@ -34,7 +34,12 @@ impl ForeignFiles for LocalFiles {
     }
 
     fn unwind_digest(&self, file: &OwnedFd) -> Result<Option<UnwindDigest>, ForeignFileError> {
-        unwind_digest::digest(Source::file(file.as_fd())?)
+        let digest = unwind_digest::digest(Source::file(file.as_fd())?);
+        // The compiler leaves out what is damaged, and says so; a digest of that file has no use.
+        Ok(digest.unwrap_or_else(|error| {
+            tracing::debug!(%error, "no digest of what rows are compiled from");
+            None
+        }))
     }
 
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {

@@ -32,7 +32,9 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
         .filter(|section| section.kind != elf::SHT_NOBITS.0)
         .collect();
     let bytes = frames.iter().fold(0_u64, |sum, section| sum.saturating_add(section.size));
-    if bytes < TABLE_CACHE_INPUT_BYTES_MIN || frames.len() > UNWIND_SECTIONS_MAX {
+    // What is larger is compiled in part only, and sparse: its maker pays nothing for the bytes.
+    let worth = TABLE_CACHE_INPUT_BYTES_MIN..=UNWIND_SECTION_BYTES_MAX;
+    if !worth.contains(&bytes) || frames.len() > UNWIND_SECTIONS_MAX {
         return Ok(None);
     }
     let mut hash = Sha256::new();
@@ -44,9 +46,11 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
             hash.update(number.to_le_bytes());
         }
         hash.update([segment.kind, segment.flags].map(u32::to_le_bytes).as_flattened());
-        if segment.kind == elf::PT_DYNAMIC.0 {
-            add(&mut hash, source, segment.offset, segment.file_size)?;
-        }
+    }
+    if let Some(dynamic) = elf.segment(elf::PT_DYNAMIC) {
+        // As much of it as the compiler reads, and no other one.
+        let length = dynamic.file_size.min(ELF_DYNAMIC_BYTES_MAX);
+        add(&mut hash, source, dynamic.offset, length)?;
     }
     for section in &elf.sections {
         hash.update(elf.section_name(section));
@@ -77,16 +81,13 @@ fn may_hold_known_code(elf: &Elf<'_>) -> Result<bool, ForeignFileError> {
     Ok(!needs_others && elf.segment(elf::PT_INTERP).is_none())
 }
 
+/// The caller bounds `length`.
 fn add(
     hash: &mut Sha256,
     source: Source<'_>,
     offset: u64,
     length: u64,
 ) -> Result<(), ForeignFileError> {
-    if length > UNWIND_SECTION_BYTES_MAX {
-        let max = UNWIND_SECTION_BYTES_MAX;
-        return Err(ForeignFileError::Limit { what: "unwind information", max });
-    }
     let mut done = 0;
     while done < length {
         let piece = (length - done).min(16 * PAGED_BYTES);
@@ -100,4 +101,88 @@ fn add(
         done += piece;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRAMES_AT: u64 = 0x1000;
+
+    /// A library with these program headers (kind, offset, bytes) and sections (name, bytes), all of the
+    /// latter at one place; the rest of `length` is zeros.
+    fn file(segments: &[(u32, u64, u64)], sections: &[(&str, u64)], length: u64) -> Vec<u8> {
+        let section_at = 64 + 56 * segments.len();
+        let names_at = section_at + 64 * (sections.len() + 1);
+        let mut names = vec![0];
+        let mut table = Vec::new();
+        for (name, size) in sections {
+            let at = u32::try_from(names.len()).unwrap();
+            names.extend(name.bytes().chain([0]));
+            table.extend([at, elf::SHT_PROGBITS.0].map(u32::to_le_bytes).concat());
+            table.extend([2, 0x9000, FRAMES_AT, *size].map(u64::to_le_bytes).concat());
+            table.extend([0; 24]);
+        }
+        table.extend([0, elf::SHT_STRTAB.0].map(u32::to_le_bytes).concat());
+        let names_size = names.len() as u64;
+        table.extend([0, 0, names_at as u64, names_size].map(u64::to_le_bytes).concat());
+        table.extend([0; 24]);
+        let mut bytes = vec![0x7f, b'E', b'L', b'F', 2, 1, 1];
+        bytes.resize(16, 0);
+        bytes.extend([3_u16, elf::EM_X86_64.0].map(u16::to_le_bytes).concat());
+        bytes.extend(1_u32.to_le_bytes());
+        bytes.extend([0, 64, section_at as u64].map(u64::to_le_bytes).concat());
+        bytes.extend(0_u32.to_le_bytes());
+        let count = u16::try_from(sections.len()).unwrap();
+        let segment_count = u16::try_from(segments.len()).unwrap();
+        let halves = [64, 56, segment_count, 64, count + 1, count];
+        bytes.extend(halves.map(u16::to_le_bytes).concat());
+        for &(kind, offset, size) in segments {
+            bytes.extend([kind, 4].map(u32::to_le_bytes).concat());
+            bytes.extend([offset, 0, 0, size, size, 8].map(u64::to_le_bytes).concat());
+        }
+        bytes.extend(table);
+        bytes.extend(names);
+        assert!(bytes.len() as u64 <= FRAMES_AT, "headers reach into the frames");
+        bytes.resize(usize::try_from(length).unwrap(), 0);
+        bytes
+    }
+
+    const DYNAMIC: u32 = elf::PT_DYNAMIC.0;
+    const INTERP: (u32, u64, u64) = (elf::PT_INTERP.0, 0, 1);
+    const FRAME_BYTES: u64 = TABLE_CACHE_INPUT_BYTES_MIN;
+    const END: u64 = FRAMES_AT + FRAME_BYTES;
+
+    fn check(segments: &[(u32, u64, u64)], sections: &[(&str, u64)], has: bool) {
+        let bytes = file(segments, sections, END);
+        let digest = digest(Source::memory(&bytes));
+        assert_eq!(digest.unwrap().is_some(), has, "{segments:?} {sections:?}");
+    }
+
+    #[test]
+    fn what_is_read_is_bounded() {
+        let frames = (".eh_frame", FRAME_BYTES);
+        let first = (DYNAMIC, FRAMES_AT, 16);
+        check(&[INTERP, first], &[frames], true);
+        // None of these is in the file: who read them would fail.
+        check(&[INTERP, first, (DYNAMIC, 1 << 40, 1 << 40)], &[frames], true);
+        let most = UNWIND_SECTION_BYTES_MAX;
+        check(&[INTERP, first], &[(".eh_frame", most), (".eh_frame", most)], false);
+        check(&[INTERP, first], &[(".eh_frame", FRAME_BYTES - 1)], false);
+    }
+
+    #[test]
+    fn only_the_first_dynamic_table_counts() {
+        let of = |second: u64, at: Option<u64>| {
+            let segments = [INTERP, (DYNAMIC, FRAMES_AT, 16), (DYNAMIC, second, 16)];
+            let mut bytes = file(&segments, &[(".eh_frame", FRAME_BYTES)], END + 9000);
+            if let Some(at) = at {
+                bytes[usize::try_from(at).unwrap()] = 7;
+            }
+            digest(Source::memory(&bytes)).unwrap().unwrap().0
+        };
+        // Behind the frames and before the last page, which has a part in it anyway.
+        assert_eq!(of(END + 64, None), of(END + 64, Some(END + 70)));
+        assert_ne!(of(END + 64, None), of(END + 64, Some(FRAMES_AT + 8)));
+    }
 }
