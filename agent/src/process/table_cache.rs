@@ -12,6 +12,7 @@ use crate::elf::UnwindDigest;
 use crate::limits::{TABLE_CACHE_FILE_BYTES_MAX, TABLE_CACHE_FILES_MAX};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Timestamps, UTIME_NOW, UTIME_OMIT};
 use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -90,6 +91,10 @@ impl TableCache {
             return Err(CacheError::NotOwn);
         }
         let cache = Self { folder, bytes_max, counts: Default::default() };
+        // Of an agent that ended while it wrote.
+        for left in cache.entries()?.iter().filter(|entry| is_beside(&entry.name)) {
+            cache.delete(&left.name);
+        }
         cache.make_room(0)?;
         Ok(cache)
     }
@@ -172,9 +177,11 @@ impl TableCache {
     }
 
     /// Writes beside, then renames: a file under its name is whole. Power that fails may leave a damaged
-    /// one, which its digest tells.
+    /// one, which its digest tells. Of two that write one table, the later replaces the earlier by the
+    /// same bytes.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let beside = format!("{name}.{}", std::process::id());
+        // Neither pid nor thread is unique: in a container the agent has the same pid after each start.
+        let beside = format!("{name}.{:016x}", RandomState::new().hash_one(std::process::id()));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = rustix::fs::openat(&self.folder, &beside, flags | OFlags::NOFOLLOW, mode)?;
@@ -222,7 +229,12 @@ impl TableCache {
             if name == b"." || name == b".." {
                 continue;
             }
-            let stat = rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let stat = match rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => stat,
+                // Another worker has renamed or deleted it since.
+                Err(rustix::io::Errno::NOENT) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
             if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
                 continue;
             }
@@ -239,6 +251,12 @@ impl TableCache {
 
 fn file_name(digest: &UnwindDigest) -> String {
     digest.0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// True for the name of a file that is being written: a digest's, a dot and a suffix.
+fn is_beside(name: &[u8]) -> bool {
+    let (digest, rest) = name.split_at_checked(2 * size_of::<UnwindDigest>()).unwrap_or_default();
+    digest.iter().all(u8::is_ascii_hexdigit) && rest.starts_with(b".")
 }
 
 #[cfg(test)]

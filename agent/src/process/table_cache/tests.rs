@@ -114,6 +114,27 @@ fn a_folder_of_others_is_refused_and_no_link_is_followed() {
     assert_ne!(std::fs::read(&target).unwrap().len(), 0);
 }
 
+#[test]
+fn what_was_not_written_to_its_end_is_deleted_and_no_writer_is_in_the_way_of_another() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("cache");
+    drop(TableCache::open(&folder, 1 << 20).unwrap());
+    let left = folder.join(format!("{}.{}", file_name(&digest(1)), std::process::id()));
+    std::fs::write(&left, b"half").unwrap();
+    let foreign = folder.join("README.md");
+    std::fs::write(&foreign, b"").unwrap();
+    let cache = TableCache::open(&folder, 1 << 20).unwrap();
+    assert_eq!(names(&folder), [foreign]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..20).for_each(|_| cache.store(&digest(1), &table(50))));
+        }
+    });
+    assert_eq!(cache.counts(), CacheCounts { stored: 80, ..CacheCounts::default() });
+    assert_eq!(names(&folder).len(), 2);
+    assert!(cache.find(&digest(1)).is_some());
+}
+
 /// Prints what it saves; see `limits::TABLE_CACHE_INPUT_BYTES_MIN`.
 #[test]
 fn it_pays() {
