@@ -2,16 +2,32 @@
 //!
 //! `VESTA_BPF_OBJECT=none` embeds nothing (a fast build for work on everything else; the loader then says
 //! so), `VESTA_BPF_OBJECT=/path` embeds that file.
+//!
+//! Tells `src/elf/unwind_digest.rs` which sources make rows.
 
 use anyhow::{Context as _, Result, bail};
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Links the LLVM of rustc 1.95; `cargo xtask ebpf` installs it.
 const BPF_LINKER: &str = "bpf-linker-0.10.3";
 const CURE: &str = "run `cargo xtask ebpf` once, or build without BPF: VESTA_BPF_OBJECT=none";
+
+/// What unwind rows depend on. Tests among them cost a compilation too many, a file too few would cost
+/// right stacks. The lock stands for the parsers of others.
+const ROW_SOURCES: [&str; 6] = [
+    "src/elf",
+    "src/limits.rs",
+    "src/process/table_cache/format.rs",
+    "src/unwind",
+    "../Cargo.lock",
+    "../agent-ebpf/src/abi",
+];
 
 fn main() {
     // One line, and no dump of everything that the script printed.
@@ -26,6 +42,7 @@ fn run() -> Result<()> {
         println!("cargo:rerun-if-env-changed={name}");
     }
     println!("cargo:rustc-check-cfg=cfg(bpf_object)");
+    name_row_compiler()?;
     match env::var_os("VESTA_BPF_OBJECT") {
         Some(choice) if choice == "none" => Ok(()),
         Some(path) => {
@@ -39,6 +56,33 @@ fn run() -> Result<()> {
         }
         None => build_programs(),
     }
+}
+
+/// Tables that an agent with another compiler kept on disk must not be taken for this one's, and nobody
+/// remembers to count a version up.
+fn name_row_compiler() -> Result<()> {
+    let mut files = BTreeMap::new();
+    for source in ROW_SOURCES {
+        println!("cargo:rerun-if-changed={source}");
+        read_sources(Path::new(source), &mut files)?;
+    }
+    // Its keys are fixed. Another toolchain may hash otherwise, which costs a compilation.
+    let mut hasher = DefaultHasher::new();
+    files.hash(&mut hasher);
+    println!("cargo:rustc-env=VESTA_ROW_COMPILER={:016x}", hasher.finish());
+    Ok(())
+}
+
+fn read_sources(path: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
+    let named = || path.display().to_string();
+    if path.is_dir() {
+        for entry in fs::read_dir(path).with_context(named)? {
+            read_sources(&entry.with_context(named)?.path(), files)?;
+        }
+    } else {
+        files.insert(path.to_owned(), fs::read(path).with_context(named)?);
+    }
+    Ok(())
 }
 
 fn embed(object: &Path) {

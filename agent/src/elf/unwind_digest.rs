@@ -12,9 +12,13 @@ use object::elf;
 use sha2::{Digest as _, Sha256};
 
 /// Sections that rows are compiled from; see `unwind::compile`.
-const SECTIONS: [&str; 3] = [".eh_frame", ".bolt.org.eh_frame", ".debug_frame"];
+const EH_FRAMES: [&str; 2] = [".eh_frame", ".bolt.org.eh_frame"];
+const DEBUG_FRAME: &str = ".debug_frame";
 /// Where they have these, there are more sources than the digest looks at.
 const OTHER_SOURCES: [&str; 3] = [".gopclntab", ".data.rel.ro.gopclntab", ".go.buildinfo"];
+
+/// A hash of the sources that rows depend on, from `build.rs`: rows that another agent compiled are not found.
+const COMPILER: &str = env!("VESTA_ROW_COMPILER");
 
 /// Bytes at the start of a section of code that may be a stub's.
 const STUB_BYTES: u64 = 64;
@@ -26,11 +30,13 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
     if elf.sections.is_empty() || others || may_hold_known_code(&elf)? {
         return Ok(None);
     }
-    let frames: Vec<_> = SECTIONS
-        .iter()
-        .flat_map(|name| elf.sections_named(name))
-        .filter(|section| section.kind != elf::SHT_NOBITS.0)
-        .collect();
+    let named = |name| elf.sections_named(name).filter(|section| section.kind != elf::SHT_NOBITS.0);
+    let mut frames: Vec<_> = EH_FRAMES.into_iter().flat_map(named).collect();
+    if frames.is_empty() {
+        // The compiler looks for it through PT_GNU_EH_FRAME, which may point anywhere in the file.
+        return Ok(None);
+    }
+    frames.extend(named(DEBUG_FRAME));
     let bytes = frames.iter().fold(0_u64, |sum, section| sum.saturating_add(section.size));
     // What is larger is compiled in part only, and sparse: its maker pays nothing for the bytes.
     let worth = TABLE_CACHE_INPUT_BYTES_MIN..=UNWIND_SECTION_BYTES_MAX;
@@ -38,6 +44,7 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
         return Ok(None);
     }
     let mut hash = Sha256::new();
+    hash.update(COMPILER);
     hash.update(super::inspect::htlhash(source)?.as_bytes());
     hash.update(elf.kind.to_le_bytes());
     hash.update(elf.entry.to_le_bytes());
@@ -169,6 +176,14 @@ mod tests {
         let most = UNWIND_SECTION_BYTES_MAX;
         check(&[INTERP, first], &[(".eh_frame", most), (".eh_frame", most)], false);
         check(&[INTERP, first], &[(".eh_frame", FRAME_BYTES - 1)], false);
+    }
+
+    #[test]
+    fn frames_that_no_section_names_have_no_digest() {
+        let (debug, dynamic) = ((".debug_frame", FRAME_BYTES), (DYNAMIC, FRAMES_AT, 16));
+        check(&[INTERP, dynamic], &[debug], false);
+        check(&[INTERP, dynamic, (elf::PT_GNU_EH_FRAME.0, FRAMES_AT, 12)], &[debug], false);
+        check(&[INTERP, dynamic], &[debug, (".bolt.org.eh_frame", 16)], true);
     }
 
     #[test]

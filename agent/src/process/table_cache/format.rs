@@ -6,8 +6,8 @@ use crate::process::compile::Unwound;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
 
-/// The first bytes: what it is, and which version of rules and rows. A change of the compiler's meaning
-/// changes the version: what is older is compiled anew.
+/// The first bytes: what it is, and which version of this layout. What the compiler means by a row is part of the
+/// digest (`elf/unwind_digest.rs`).
 const MAGIC: &[u8; 16] = b"vesta rows v1\0\0\0";
 /// A rule on disk, bytes.
 const RULE_BYTES: usize = size_of::<UnwindRule>();
