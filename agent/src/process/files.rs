@@ -71,8 +71,9 @@ pub struct Files {
 struct State {
     next_id: u32,
     by_key: HashMap<Key, FileId>,
-    /// Files that were read, by the build id they carry.
-    by_build_id: HashMap<BuildId, FileId>,
+    /// Files that were read, by the build id they carry and their path. Only those that their owner may be
+    /// believed: a build id is what whoever made the file wrote there.
+    by_build_id: HashMap<(BuildId, String), FileId>,
     entries: HashMap<FileId, Entry>,
     vdsos: Vec<(u64, Backing)>,
     counts: FileCounts,
@@ -234,6 +235,7 @@ impl Files {
             }
         };
         let carried = facts.as_ref().and_then(|facts| facts.gnu_build_id.clone());
+        let carried = carried.filter(|_| trusted(&opened.descriptor));
         let mut state = self.state();
         if let Some(backing) = state.known(&key, place) {
             return backing;
@@ -253,12 +255,12 @@ impl Files {
         Backing::File(file)
     }
 
-    /// The process is gone, or shields itself. A file with the same build id that was read before is as
-    /// good; else the process that made it may see the same file, which its build id proves.
+    /// The process is gone, or shields itself. A file of the same path and build id that was read before
+    /// is as good if nobody else could have made it; else the process that made it may see the same file.
     fn gone(&self, wanted: Wanted<'_>) -> Backing {
         let path = &wanted.mapping.path;
         if let Some(build_id) = wanted.build_id {
-            if let Some(backing) = self.state().with_build_id(build_id) {
+            if let Some(backing) = self.state().with_build_id(build_id, path) {
                 return backing;
             }
             for relative in wanted.relatives {
@@ -427,15 +429,15 @@ impl State {
         (Backing::File(file), true)
     }
 
-    fn with_build_id(&mut self, build_id: &BuildId) -> Option<Backing> {
-        let id = *self.by_build_id.get(build_id)?;
+    fn with_build_id(&mut self, build_id: &BuildId, path: &[u8]) -> Option<Backing> {
+        let id = *self.by_build_id.get(&(build_id.clone(), path::shown(path).into_owned()))?;
         self.clock += 1;
         let entry = self.entries.get_mut(&id)?;
         entry.used = self.clock;
         Some(entry.backing())
     }
 
-    /// Adds a file; `named` is its number and the build id that it carries.
+    /// Adds a file; `named` is its number and the build id that it may be found by.
     fn add(&mut self, mut entry: Entry, named: Option<(FileId, Option<BuildId>)>) {
         self.make_room(FILES_MAX.saturating_sub(1));
         if entry.descriptor.is_some() {
@@ -451,8 +453,8 @@ impl State {
             },
         };
         self.by_key.insert(entry.key.clone(), id);
-        if let Some(build_id) = build_id {
-            self.by_build_id.entry(build_id).or_insert(id);
+        if let Some((build_id, file)) = build_id.zip(entry.file.as_ref()) {
+            self.by_build_id.entry((build_id, file.path.clone())).or_insert(id);
         }
         self.entries.insert(id, entry);
     }
@@ -473,11 +475,12 @@ impl State {
         for (_, id) in unused.into_iter().take(excess) {
             let Some(entry) = self.entries.remove(&id) else { continue };
             self.by_key.remove(&entry.key);
-            let carried = entry.file.and_then(|file| file.facts.as_ref()?.gnu_build_id.clone());
-            if let Some(build_id) = carried
-                && self.by_build_id.get(&build_id) == Some(&id)
+            if let Some(file) = entry.file
+                && let Some(build_id) = carried(&file).cloned()
+                && let key = (build_id, file.path.clone())
+                && self.by_build_id.get(&key) == Some(&id)
             {
-                self.by_build_id.remove(&build_id);
+                self.by_build_id.remove(&key);
             }
             self.counts.forgotten += 1;
         }
@@ -504,6 +507,14 @@ fn carried(file: &MappedFile) -> Option<&BuildId> {
     file.facts.as_ref()?.gnu_build_id.as_ref()
 }
 
+/// True for a file of root or of the agent's own user. Anybody else can give a file the path (in a mount
+/// namespace) and the build id of another and have it mapped first: its names and rows would be those of
+/// processes that run the real one and can no longer be asked.
+fn trusted(file: &OwnedFd) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    rustix::fs::fstat(file).is_ok_and(|stat| [0, own].contains(&stat.st_uid))
+}
+
 fn count(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
@@ -518,4 +529,45 @@ pub fn reported_mapping(
 ) -> Option<MapsEntry> {
     let end = AbsAddr(start.0.checked_add(length).filter(|&end| end > start.0)?);
     Some(MapsEntry { start, end, file_offset: FileOffset(offset), inode: 0, path })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::{Pid, Tid};
+    use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_build_id};
+
+    /// What is behind `/bin/a` for a process that is gone, and without relatives, after a living one had
+    /// `mapped` read.
+    fn found(mapped: &str, owner: Option<u32>) -> bool {
+        let host: Arc<FakeHost> = Arc::default();
+        let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
+        let task = |pid| Task { pid: Pid(pid), tid: Tid(pid) };
+        host.processes().insert(Pid(1), FakeProcess::new(0, mapped, &[]));
+        let mapping =
+            |path: &str| reported_mapping(AbsAddr(0x1000), 0x1000, 0, path.into()).unwrap();
+        // The content of a made-up file is its path, and gives the build id.
+        let content = host.open(task(1), &mapping("/bin/a")).unwrap();
+        rustix::fs::fchown(&content.descriptor, owner.map(rustix::fs::Uid::from_raw), None)
+            .unwrap();
+        let Backing::File(known) = files.take_opened(content, mapped.as_bytes()) else {
+            panic!("no file")
+        };
+        let (build_id, mapping) = (fake_build_id("/bin/a"), mapping("/bin/a"));
+        let relatives = [task(7), task(8)];
+        let wanted = Wanted { task: None, relatives, mapping: &mapping, build_id: Some(&build_id) };
+        let Backing::File(file) = files.behind(wanted) else { panic!("no file") };
+        file.id == known.id
+    }
+
+    #[test]
+    fn a_build_id_is_believed_where_path_and_owner_agree() {
+        assert!(found("/bin/a", None));
+        assert!(!found("/tmp/a", None), "another path");
+        if rustix::process::geteuid().is_root() {
+            assert!(!found("/bin/a", Some(1000)), "anybody could have made it");
+        } else {
+            eprintln!("skipped: only root can give files away");
+        }
+    }
 }
