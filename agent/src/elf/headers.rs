@@ -4,7 +4,9 @@
 use super::source::{Source, malformed, u16_at, u32_at, u64_at};
 use super::{ExecutableSegment, ForeignFileError};
 use crate::address::{ElfAddr, FileOffset};
-use crate::limits::{ELF_NAME_TABLE_BYTES_MAX, ELF_SECTIONS_MAX, ELF_SEGMENTS_MAX};
+use crate::limits::{
+    ELF_NAME_TABLE_BYTES_MAX, ELF_SECTIONS_MAX, ELF_SEGMENTS_MAX, ELF_STRING_BYTES_MAX,
+};
 use object::elf;
 use std::io::Read as _;
 
@@ -26,7 +28,8 @@ pub(crate) struct Segment {
 /// One section header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Section {
-    name: u32,
+    /// Where its name begins among all names.
+    pub(crate) name: u32,
     pub(crate) kind: u32,
     pub(crate) flags: u64,
     pub(crate) address: u64,
@@ -155,21 +158,37 @@ impl<'a> Elf<'a> {
         self.names_range
     }
 
-    /// The section's name, empty if it is damaged.
+    /// The section's name, empty if it is damaged, cut if it is longer than any.
     pub(crate) fn section_name(&self, section: &Section) -> &[u8] {
+        let rest = self.names_from(section);
+        let max = usize::try_from(ELF_STRING_BYTES_MAX).unwrap_or(usize::MAX);
+        rest.get(..max).unwrap_or(rest).split(|&byte| byte == 0).next().unwrap_or_default()
+    }
+
+    /// All names. Who reads that of each section to its end may read all of it as often as there are
+    /// sections.
+    pub(crate) fn section_names(&self) -> &[u8] {
+        &self.names
+    }
+
+    fn names_from(&self, section: &Section) -> &[u8] {
         let rest = usize::try_from(section.name).ok().and_then(|start| self.names.get(start..));
-        let rest = rest.unwrap_or_default();
-        rest.split(|&byte| byte == 0).next().unwrap_or_default()
+        rest.unwrap_or_default()
+    }
+
+    fn is_named(&self, section: &Section, name: &str) -> bool {
+        let rest = self.names_from(section).strip_prefix(name.as_bytes());
+        rest.is_some_and(|rest| rest.first().is_none_or(|&byte| byte == 0))
     }
 
     /// The first section of this name.
     pub(crate) fn section(&self, name: &str) -> Option<&Section> {
-        self.sections.iter().find(|section| self.section_name(section) == name.as_bytes())
+        self.sections.iter().find(|section| self.is_named(section, name))
     }
 
     /// Every section of this name (BOLT leaves two of some).
     pub(crate) fn sections_named(&self, name: &str) -> impl Iterator<Item = &Section> {
-        self.sections.iter().filter(move |section| self.section_name(section) == name.as_bytes())
+        self.sections.iter().filter(move |section| self.is_named(section, name))
     }
 
     /// The bytes of a section, decompressed. `max` bounds both forms.

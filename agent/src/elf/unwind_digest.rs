@@ -59,8 +59,13 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
         let length = dynamic.file_size.min(ELF_DYNAMIC_BYTES_MAX);
         add(&mut hash, source, dynamic.offset, length)?;
     }
+    // Two files may not differ in where one part ends and have the same bytes in all.
+    for count in [elf.segments.len(), elf.sections.len(), elf.section_names().len()] {
+        hash.update((count as u64).to_le_bytes());
+    }
+    hash.update(elf.section_names());
     for section in &elf.sections {
-        hash.update(elf.section_name(section));
+        hash.update(section.name.to_le_bytes());
         for number in [section.flags, section.address, section.offset, section.size] {
             hash.update(number.to_le_bytes());
         }
