@@ -386,6 +386,9 @@ pub const UNWIND_LOADER_ENTRY_BYTES_MAX: u64 = 64;
 /// Symbols of one file that are kept in memory, 40 bytes each: 80 MiB. An unstripped browser has 0.8
 /// million.
 pub const SYMBOLS_PER_FILE_MAX: usize = 2 << 20;
+/// Entries of one symbol table that are read at all: 192 MiB. Data, sections and what other files define
+/// are listed too, and name no code; the largest table seen, of an unstripped browser, has a million.
+pub const SYMBOLS_READ_PER_TABLE_MAX: u64 = 8 << 20;
 /// Symbols that one look-up walks back over. Nested and aliased symbols come in tens.
 pub const SYMBOL_WALK_MAX: usize = 4096;
 /// A symbol without size names at most this many bytes, in assembly that states none.
@@ -397,6 +400,11 @@ pub const PLT_SECTION_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of one section of relocations that is searched for the stubs' targets. A browser's are 10 MB, and
 /// its stubs' own section is small.
 pub const PLT_RELOCATION_BYTES_MAX: u64 = 4 << 20;
+/// Relocations of one file that are searched, over all its sections: one of the largest size and half as
+/// many again. Each may cost a read, and 40 bytes of memory while the table is made.
+pub const PLT_RELOCATIONS_PER_FILE_MAX: usize = 256 << 10;
+/// Stubs of one file, 24 bytes each: twice what one full section of 16-byte stubs has.
+pub const PLT_STUBS_PER_FILE_MAX: usize = 128 << 10;
 /// Bytes of symbol tables kept, for each of two generations.
 pub const SYMBOL_TABLES_BYTES_MAX: usize = 64 << 20;
 /// Named addresses kept, for each of two generations (about 200 bytes each).

@@ -9,7 +9,7 @@ mod recent;
 mod symbols;
 
 use crate::address::{ElfAddr, FileId};
-use crate::clock::monotonic_now;
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::headers::Elf;
 use crate::elf::notes;
 use crate::elf::source::Source;
@@ -52,12 +52,11 @@ impl Default for NativeNames {
 /// What [`NativeNames`] does with the bytes of a file, without caches and threads.
 #[cfg(fuzzing)]
 pub(crate) fn names_in_bytes(elf: &Elf<'_>, addresses: &[ElfAddr]) {
-    let table = SymbolTable::read(elf, None);
+    let table = SymbolTable::read(elf, None, MonotonicNs(u64::MAX)); // a clock would hide what is slow
     for address in addresses {
         std::hint::black_box(table.find(elf, None, address.0).map(|name| demangle(&name)));
     }
-    let until = crate::clock::MonotonicNs(u64::MAX); // a clock would hide what is slow
-    std::hint::black_box(go::names(elf, addresses, until));
+    std::hint::black_box(go::names(elf, addresses, MonotonicNs(u64::MAX)));
 }
 
 impl NativeNames {
@@ -116,7 +115,7 @@ impl NativeNames {
         let mut answers = go::names(&elf, addresses, until)
             .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
         let debug_file = debug_file.and_then(|debug_file| debug_elf(&elf, debug_file));
-        let table = symbol_table(state, id, &elf, debug_file.as_ref());
+        let table = symbol_table(state, id, (&elf, debug_file.as_ref()), until);
         let is_open = |names: &Names, address: &ElfAddr| {
             *names == Err(UnnamedReason::NoSymbol) && table.is_code(address.0)
         };
@@ -160,14 +159,17 @@ fn debug_elf<'a>(elf: &Elf<'_>, debug_file: &'a OwnedFd) -> Option<Elf<'a>> {
 fn symbol_table(
     state: &mut State,
     id: FileId,
-    elf: &Elf<'_>,
-    debug_file: Option<&Elf<'_>>,
+    (elf, debug_file): (&Elf<'_>, Option<&Elf<'_>>),
+    until: MonotonicNs,
 ) -> Arc<SymbolTable> {
     if let Some(table) = state.tables.get(&id) {
         return table;
     }
-    let table = Arc::new(SymbolTable::read(elf, debug_file));
-    state.tables.insert(id, Arc::clone(&table), table.weight().max(1));
+    let table = Arc::new(SymbolTable::read(elf, debug_file, until));
+    // What time cut short is read again, then from the page cache.
+    if !table.is_late() {
+        state.tables.insert(id, Arc::clone(&table), table.weight().max(1));
+    }
     table
 }
 

@@ -2,9 +2,13 @@
 //! relocation of that word names the function. The stub's code is read, so that it does not matter which
 //! linker laid out the table.
 
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{u32_at, u64_at};
-use crate::limits::{PLT_RELOCATION_BYTES_MAX, PLT_SECTION_BYTES_MAX};
+use crate::limits::{
+    PLT_RELOCATION_BYTES_MAX, PLT_RELOCATIONS_PER_FILE_MAX, PLT_SECTION_BYTES_MAX,
+    PLT_STUBS_PER_FILE_MAX,
+};
 use hashbrown::HashMap;
 use object::elf;
 
@@ -14,6 +18,8 @@ const RELOCATION_BYTES: usize = 24;
 const SYMBOL_BYTES: u64 = 24;
 /// Bytes of a stub where the section does not say: all known linkers, except in `.plt.got`.
 const STUB_BYTES: u64 = 16;
+/// Relocations between two looks at the clock.
+const CLOCK_INTERVAL: usize = 256;
 
 /// One stub.
 #[derive(Clone, Copy, Debug)]
@@ -24,25 +30,38 @@ pub(super) struct Stub {
     pub(super) name_offset: u64,
 }
 
-/// The stubs of a file; what cannot be read has none.
-pub(super) fn stubs(elf: &Elf<'_>) -> Vec<Stub> {
-    let mut stubs = Vec::new();
+/// The stubs of a file.
+#[derive(Debug, Default)]
+pub(super) struct Stubs {
+    pub(super) found: Vec<Stub>,
+    /// More than a limit allows: some are missing.
+    pub(super) cut: bool,
+}
+
+/// The stubs of a file; what cannot be read has none. Of each name the first section counts: headers are
+/// cheap to write, and many of one name over the same bytes would be read without end.
+pub(super) fn stubs(elf: &Elf<'_>, until: MonotonicNs) -> Stubs {
+    let mut stubs = Stubs::default();
     let mut slots: Option<Slots> = None;
     for name in [".plt", ".plt.sec", ".plt.got", ".iplt"] {
-        for section in elf.sections_named(name).filter(|section| section.is_code()) {
-            let Ok(code) = elf.section_bytes("linkage table", section, PLT_SECTION_BYTES_MAX)
-            else {
-                continue;
-            };
-            let slots = slots.get_or_insert_with(|| Slots::read(elf));
-            let size = stub_bytes(name, &code);
-            let Ok(step) = usize::try_from(size) else { continue };
-            for (index, bytes) in code.chunks(step).enumerate() {
-                let start = section.address.saturating_add(index as u64 * size);
-                if let Some(name_offset) = target(slots, start, bytes) {
-                    stubs.push(Stub { start, size: bytes.len() as u64, name_offset });
-                }
+        let Some(section) = elf.sections_named(name).find(|section| section.is_code()) else {
+            continue;
+        };
+        let Ok(code) = elf.section_bytes("linkage table", section, PLT_SECTION_BYTES_MAX) else {
+            continue;
+        };
+        let slots = slots.get_or_insert_with(|| Slots::read(elf, until));
+        stubs.cut |= slots.cut;
+        let size = stub_bytes(name, &code);
+        let Ok(step) = usize::try_from(size) else { continue };
+        for (index, bytes) in code.chunks(step).enumerate() {
+            let start = section.address.saturating_add(index as u64 * size);
+            let Some(name_offset) = target(slots, start, bytes) else { continue };
+            if stubs.found.len() >= PLT_STUBS_PER_FILE_MAX {
+                stubs.cut = true;
+                return stubs;
             }
+            stubs.found.push(Stub { start, size: bytes.len() as u64, name_offset });
         }
     }
     stubs
@@ -85,26 +104,35 @@ struct Slots {
     by_address: HashMap<u64, u64>,
     /// Of `.rela.plt`, in its order.
     by_number: Vec<Option<u64>>,
+    /// More relocations than are looked at, or too little time.
+    cut: bool,
 }
 
 impl Slots {
-    fn read(elf: &Elf<'_>) -> Self {
+    fn read(elf: &Elf<'_>, until: MonotonicNs) -> Self {
         let mut slots = Self::default();
-        for name in [".rela.plt", ".rela.dyn", ".rela.iplt"] {
-            for section in elf.sections_named(name) {
-                let Ok(table) = elf.section_bytes("relocations", section, PLT_RELOCATION_BYTES_MAX)
-                else {
-                    continue;
-                };
-                let (entries, _) = table.as_chunks::<RELOCATION_BYTES>();
-                for entry in entries {
-                    let found = slot(elf, section, entry);
-                    if let Some((address, name_offset)) = found {
-                        slots.by_address.entry(address).or_insert(name_offset);
-                    }
-                    if name == ".rela.plt" {
-                        slots.by_number.push(found.map(|(_, name_offset)| name_offset));
-                    }
+        let mut left = PLT_RELOCATIONS_PER_FILE_MAX;
+        for name in [".rela.plt", ".rela.iplt", ".rela.dyn"] {
+            let Some(section) = elf.section(name) else { continue };
+            let Ok(table) = elf.section_bytes("relocations", section, PLT_RELOCATION_BYTES_MAX)
+            else {
+                continue;
+            };
+            let (entries, _) = table.as_chunks::<RELOCATION_BYTES>();
+            for (number, entry) in entries.iter().enumerate() {
+                // Each entry may cost a read, which may wait for a disk.
+                let late = number % CLOCK_INTERVAL == 0 && monotonic_now() > until;
+                if left == 0 || late {
+                    slots.cut = true;
+                    return slots;
+                }
+                left -= 1;
+                let found = slot(elf, section, entry);
+                if let Some((address, name_offset)) = found {
+                    slots.by_address.entry(address).or_insert(name_offset);
+                }
+                if name == ".rela.plt" {
+                    slots.by_number.push(found.map(|(_, name_offset)| name_offset));
                 }
             }
         }

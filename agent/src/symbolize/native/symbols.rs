@@ -2,10 +2,14 @@
 //! never names code beyond its size, beyond the next symbol or beyond its section.
 
 use super::{functions, plt};
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFileError;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{u16_at, u32_at, u64_at};
-use crate::limits::{SYMBOL_UNSIZED_BYTES_MAX, SYMBOL_WALK_MAX, SYMBOLS_PER_FILE_MAX};
+use crate::limits::{
+    NAMES_BATCH_NS_MAX, SYMBOL_UNSIZED_BYTES_MAX, SYMBOL_WALK_MAX, SYMBOLS_PER_FILE_MAX,
+    SYMBOLS_READ_PER_TABLE_MAX,
+};
 use crate::symbolize::UnnamedReason;
 use object::elf;
 use std::cmp::Reverse;
@@ -53,12 +57,14 @@ pub(super) struct SymbolTable {
     missing: Option<UnnamedReason>,
     /// The table lists local symbols too, so that a symbol without size ends at the next one.
     complete: bool,
+    /// Time was up: another reading may find more.
+    late: bool,
 }
 
 impl SymbolTable {
     /// Reads the tables of a file, and of its separate debug file, which lists more. One that is damaged or
-    /// too large counts as absent.
-    pub(super) fn read(elf: &Elf<'_>, debug_file: Option<&Elf<'_>>) -> Self {
+    /// too large, or not read before `until`, counts as absent.
+    pub(super) fn read(elf: &Elf<'_>, debug_file: Option<&Elf<'_>>, until: MonotonicNs) -> Self {
         let mut table = Self::default();
         let code = elf.sections.iter().filter(|section| section.is_code());
         table.code = code
@@ -67,9 +73,13 @@ impl SymbolTable {
         table.code.sort_unstable();
         for (elf, in_debug_file) in [(Some(elf), false), (debug_file, true)] {
             let Some(elf) = elf else { continue };
-            table.read_file(elf, in_debug_file);
+            table.read_file(elf, in_debug_file, until);
         }
-        for plt::Stub { start, size, name_offset } in plt::stubs(elf) {
+        let stubs = plt::stubs(elf, until);
+        if stubs.cut {
+            table.missing.get_or_insert(UnnamedReason::Limit);
+        }
+        for plt::Stub { start, size, name_offset } in stubs.found {
             if table.symbols.len() < SYMBOLS_PER_FILE_MAX {
                 let rank = Rank::Stub;
                 let stub =
@@ -87,24 +97,33 @@ impl SymbolTable {
             symbol.reach = reach;
         }
         table.symbols.shrink_to_fit();
+        table.late = monotonic_now() > until;
         table
     }
 
-    fn read_file(&mut self, elf: &Elf<'_>, in_debug_file: bool) {
+    fn read_file(&mut self, elf: &Elf<'_>, in_debug_file: bool, until: MonotonicNs) {
         for kind in [elf::SHT_SYMTAB.0, elf::SHT_DYNSYM.0] {
-            for section in elf.sections.iter().filter(|section| section.kind == kind) {
-                let before = self.symbols.len();
-                if let Err(error) = self.read_section(elf, section, in_debug_file) {
-                    tracing::debug!(%error, "symbol table not used");
-                    self.missing = Some(match error {
-                        ForeignFileError::Limit { .. } => UnnamedReason::Limit,
-                        _ => UnnamedReason::NotReadable,
-                    });
-                    self.symbols.truncate(before);
-                }
-                self.complete |= kind == elf::SHT_SYMTAB.0 && self.symbols.len() > before;
+            // "Currently, an object file may have only one section of each type" (System V ABI,
+            // "Sections"): thousands would be read without end.
+            let Some(section) = elf.sections.iter().find(|section| section.kind == kind) else {
+                continue;
+            };
+            let before = self.symbols.len();
+            if let Err(error) = self.read_section(elf, section, (in_debug_file, until)) {
+                tracing::debug!(%error, "symbol table not used");
+                self.missing = Some(match error {
+                    ForeignFileError::Limit { .. } => UnnamedReason::Limit,
+                    _ => UnnamedReason::NotReadable,
+                });
+                self.symbols.truncate(before);
             }
+            self.complete |= kind == elf::SHT_SYMTAB.0 && self.symbols.len() > before;
         }
+    }
+
+    /// True if reading again may find more.
+    pub(super) fn is_late(&self) -> bool {
+        self.late
     }
 
     /// Why an address that is not found is not found.
@@ -121,7 +140,7 @@ impl SymbolTable {
         &mut self,
         elf: &Elf<'_>,
         section: &Section,
-        in_debug_file: bool,
+        (in_debug_file, until): (bool, MonotonicNs),
     ) -> Result<(), ForeignFileError> {
         // A debug file keeps the headers of what it leaves out.
         if section.kind == elf::SHT_NOBITS.0 {
@@ -130,8 +149,17 @@ impl SymbolTable {
         let index = usize::try_from(section.link).unwrap_or(usize::MAX);
         let Some(&strings) = elf.sections.get(index) else { return Ok(()) };
         let count = section.size / SYMBOL_BYTES as u64;
+        // What is read costs time even if none of it names code: a sparse file has gigabytes of nothing.
+        if count > SYMBOLS_READ_PER_TABLE_MAX {
+            let max = SYMBOLS_READ_PER_TABLE_MAX;
+            return Err(ForeignFileError::Limit { what: "entries of a symbol table", max });
+        }
         let mut done = 0;
         while done < count {
+            if monotonic_now() > until {
+                let max = NAMES_BATCH_NS_MAX;
+                return Err(ForeignFileError::Limit { what: "nanoseconds for symbols", max });
+            }
             let batch = (count - done).min(BATCH);
             let offset = section.offset.saturating_add(done * SYMBOL_BYTES as u64);
             let length = batch * SYMBOL_BYTES as u64;

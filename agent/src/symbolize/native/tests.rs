@@ -2,9 +2,12 @@
 
 use super::NativeNames;
 use super::recent::Recent;
+use super::symbols::SymbolTable;
 use crate::address::{ElfAddr, FileId};
+use crate::clock::MonotonicNs;
 use crate::elf::headers::Elf;
 use crate::elf::source::Source;
+use crate::limits::{PLT_RELOCATION_BYTES_MAX, SYMBOLS_READ_PER_TABLE_MAX};
 use crate::symbolize::UnnamedReason;
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 use std::fs::File;
@@ -330,4 +333,72 @@ fn bounds_of_functions_agree_with_the_symbol_table() {
     }
     assert_eq!(super::functions::containing(&elf, 0), None);
     assert_eq!(super::functions::containing(&elf, u64::MAX), None);
+}
+
+/// A file of nothing but sections: name, type, flags, and as many bytes as stated of `bytes`.
+fn file_of(sections: &[(&str, u32, u64, usize)], bytes: usize) -> Vec<u8> {
+    let mut names = vec![0];
+    let mut headers = vec![0; 64];
+    for &(name, kind, flags, size) in sections {
+        let mut header = [0; 64];
+        header[..4].copy_from_slice(&u32::try_from(names.len()).unwrap().to_le_bytes());
+        header[4..8].copy_from_slice(&kind.to_le_bytes());
+        header[8..16].copy_from_slice(&flags.to_le_bytes());
+        header[24..32].copy_from_slice(&64_u64.to_le_bytes());
+        header[32..40].copy_from_slice(&(size as u64).to_le_bytes());
+        headers.extend_from_slice(&header);
+        names.extend_from_slice(name.as_bytes());
+        names.push(0);
+    }
+    let mut file = vec![0; 64 + bytes];
+    let names_at = file.len() as u64;
+    let mut header = [0; 64];
+    header[24..32].copy_from_slice(&names_at.to_le_bytes());
+    header[32..40].copy_from_slice(&(names.len() as u64).to_le_bytes());
+    headers.extend_from_slice(&header);
+    file.extend_from_slice(&names);
+    let count = u16::try_from(headers.len() / 64).unwrap();
+    let headers_at = file.len() as u64;
+    file.extend_from_slice(&headers);
+    file[..7].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, 1, 1]);
+    file[18..20].copy_from_slice(&object::elf::EM_X86_64.0.to_le_bytes());
+    file[40..48].copy_from_slice(&headers_at.to_le_bytes());
+    file[58..60].copy_from_slice(&64_u16.to_le_bytes());
+    file[60..62].copy_from_slice(&count.to_le_bytes());
+    file[62..64].copy_from_slice(&(count - 1).to_le_bytes());
+    file
+}
+
+/// The tables of a file, and whether some of its stubs are missing.
+fn tables_of(file: &[u8], until: MonotonicNs) -> (SymbolTable, bool) {
+    let elf = Elf::parse(Source::memory(file)).unwrap();
+    (SymbolTable::read(&elf, None, until), super::plt::stubs(&elf, until).cut)
+}
+
+#[test]
+fn tables_without_end_are_cut() {
+    use object::elf::{SHF_ALLOC, SHF_EXECINSTR, SHT_PROGBITS, SHT_RELA, SHT_SYMTAB};
+    let never = MonotonicNs(u64::MAX);
+    let code = (".plt", SHT_PROGBITS.0, SHF_ALLOC.0 | SHF_EXECINSTR.0, 16);
+    let largest = usize::try_from(PLT_RELOCATION_BYTES_MAX).unwrap();
+    let rela = |name| (name, SHT_RELA.0, 0, largest);
+    // Many sections over the same bytes: the first one counts.
+    let mut sections = vec![code];
+    sections.resize(20_000, rela(".rela.plt"));
+    let (table, cut) = tables_of(&file_of(&sections, largest), never);
+    assert_eq!((table.missing(), cut), (UnnamedReason::NoSymbol, false));
+    let sections = [code, rela(".rela.plt"), rela(".rela.dyn")];
+    let (table, cut) = tables_of(&file_of(&sections, largest), never);
+    assert_eq!((table.missing(), cut), (UnnamedReason::Limit, true));
+    // More symbols than are read, which are not even there.
+    let too_many = usize::try_from(SYMBOLS_READ_PER_TABLE_MAX + 1).unwrap() * 24;
+    let file = file_of(&[(".symtab", SHT_SYMTAB.0, 0, too_many)], 0);
+    assert_eq!(tables_of(&file, never).0.missing(), UnnamedReason::Limit);
+    // The second table is not looked at, and none is when time is up.
+    let file =
+        file_of(&[(".symtab", SHT_SYMTAB.0, 0, 240), (".symtab", SHT_SYMTAB.0, 0, too_many)], 240);
+    let (table, _) = tables_of(&file, never);
+    assert_eq!((table.missing(), table.is_late()), (UnnamedReason::NoSymbol, false));
+    let (table, _) = tables_of(&file, MonotonicNs(0));
+    assert_eq!((table.missing(), table.is_late()), (UnnamedReason::Limit, true));
 }
