@@ -8,6 +8,7 @@
 mod reading;
 mod regions;
 mod shown;
+mod trampolines;
 
 use super::UnnamedReason;
 use crate::address::{AbsAddr, Pid};
@@ -102,7 +103,7 @@ impl PerfMaps {
         let reader = Arc::clone(&shared);
         std::thread::Builder::new().name("perf-maps".to_owned()).spawn(move || {
             while let Ok(process) = receiver.recv() {
-                reader.read(process);
+                reader.look(process);
             }
         })?;
         Ok(Self { shared, requests })
@@ -170,6 +171,20 @@ impl Shared {
         self.sightings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reads the map of a process and finds its trampolines. Only on the thread of perf maps: the code is read
+    /// at addresses that the process states.
+    fn look(&self, process: ProcessKey) {
+        let map = self.read(process);
+        let ranges = map.lock().unwrap_or_else(PoisonError::into_inner).python_ranges();
+        let trampolines = trampolines::known(&self.host, process.pid, ranges);
+        let mut sightings = self.sightings();
+        let known = sightings.trampolines.get(&process.pid);
+        if known.map_or(&[][..], |known| known) != trampolines {
+            sightings.trampolines.insert(process.pid, trampolines.into());
+            sightings.changed.push(process.pid);
+        }
+    }
+
     /// The map of a process, read as far as is due.
     fn read(&self, process: ProcessKey) -> Arc<Mutex<PerfMap>> {
         let now = monotonic_now();
@@ -188,7 +203,6 @@ impl Shared {
             return shared_map;
         };
         let weight = map.weight();
-        let trampolines = map.trampolines(&self.host, process.pid);
         drop(map);
         let evicted = {
             let mut state = self.state();
@@ -203,11 +217,7 @@ impl Shared {
         for gone in evicted {
             sightings.trampolines.remove(&gone.pid);
         }
-        let known = sightings.trampolines.get(&process.pid);
-        if known.map_or(&[][..], |known| known) != trampolines {
-            sightings.trampolines.insert(process.pid, trampolines.into());
-            sightings.changed.push(process.pid);
-        }
+        drop(sightings);
         shared_map
     }
 }

@@ -2,7 +2,7 @@
 
 use super::PerfMapCounts;
 use super::regions::Regions;
-use crate::address::{AbsAddr, Pid, Tid};
+use crate::address::AbsAddr;
 use crate::clock::MonotonicNs;
 use crate::elf::SourceLine;
 use crate::limits::{
@@ -10,9 +10,7 @@ use crate::limits::{
     PERF_MAP_READ_BYTES_MAX, PERF_MAP_TRAMPOLINE_RANGES_MAX,
 };
 use crate::normalize::ProcessKey;
-use crate::process::host::{
-    FileIdentity, Host as _, OpenError, OpenedFile, PerfMapError, ProcFs, Task,
-};
+use crate::process::host::{FileIdentity, OpenError, OpenedFile, PerfMapError, ProcFs};
 use crate::symbolize::UnnamedReason;
 use std::os::fd::AsFd as _;
 
@@ -20,11 +18,6 @@ use std::os::fd::AsFd as _;
 const PIECE_BYTES: usize = 256 << 10;
 /// Bytes before the place that reading stopped at, by which the file is known again.
 const SEEN_BYTES: usize = 64;
-/// `sub $8,%rsp; call *%rcx`: how a trampoline begins (`CPython` 3.12, `Python/asm_trampoline.S`), behind an
-/// `endbr64` or not. Its caller's return address lies 16 bytes above the stack pointer during the call.
-const TRAMPOLINE: [u8; 6] = [0x48, 0x83, 0xec, 0x08, 0xff, 0xd1];
-const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
-
 /// Bytes that may still be read, over all maps, in this second.
 #[derive(Debug, Default)]
 pub(super) struct Budget {
@@ -119,17 +112,9 @@ impl PerfMap {
         self.regions.weight()
     }
 
-    /// Where `CPython`'s trampolines are, if they are of the kind that is known.
-    pub(super) fn trampolines(&self, host: &ProcFs, pid: Pid) -> Vec<(AbsAddr, AbsAddr)> {
-        let ranges = self.regions.ranges(PERF_MAP_TRAMPOLINE_RANGES_MAX, |name| name.is_python());
-        let is_known = |&(start, end): &(u64, u64)| {
-            let task = Task { pid, tid: Tid(pid.0) };
-            let read = AbsAddr(end.min(start.saturating_add(16)));
-            let code = host.vdso(task, AbsAddr(start), read).unwrap_or_default();
-            code.strip_prefix(&ENDBR64).unwrap_or(&code).starts_with(&TRAMPOLINE)
-        };
-        let known = ranges.into_iter().filter(is_known);
-        known.map(|(start, end)| (AbsAddr(start), AbsAddr(end))).collect()
+    /// What it calls `CPython`'s trampolines.
+    pub(super) fn python_ranges(&self) -> Vec<(u64, u64)> {
+        self.regions.ranges(PERF_MAP_TRAMPOLINE_RANGES_MAX, |name| name.is_python())
     }
 
     fn absent(&mut self, error: &PerfMapError, counts: &mut PerfMapCounts) {
