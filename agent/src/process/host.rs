@@ -2,6 +2,7 @@
 //! are opened beneath that process, so that containers and deleted files are right and no link leads out.
 
 mod perf_map;
+mod pseudo;
 
 pub(crate) use perf_map::PerfMapError;
 
@@ -81,7 +82,7 @@ pub struct Task {
 /// Why a file of a process could not be had.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A device, a pipe, or the like: it must not even be opened.
+    /// A device, a pipe, a file of the kernel's own (`/proc`, `/sys`), or the like: it must not even be opened.
     #[error("not a regular file")]
     NotRegular,
     /// Larger than the limit.
@@ -232,25 +233,30 @@ impl ProcFs {
     }
 
     fn open_beneath(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {
+        open_regular(&self.find_beneath(task, path)?)
+    }
+
+    /// An `O_PATH` descriptor of what lies at `path` in the mount namespace of a process: nothing is opened yet.
+    fn find_beneath(&self, task: Task, path: &[u8]) -> io::Result<OwnedFd> {
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = self
             .try_both(task, "root", |root| Ok(rustix::fs::open(root, directory, Mode::empty())?))?;
         let found = rustix::fs::openat2(
-            &root,
+            root,
             Path::new(std::ffi::OsStr::from_bytes(path)),
             OFlags::PATH | OFlags::CLOEXEC,
             Mode::empty(),
             ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS,
-        )
-        .map_err(io::Error::from)?;
-        open_regular(&found)
+        )?;
+        Ok(found)
     }
 }
 
 /// Opens for reading what `found`, an `O_PATH` descriptor, points to, if it is a regular file: devices
-/// and pipes must not be opened at all, because opening them may act or wait.
+/// and pipes must not be opened at all, because opening them may act or wait; nor the kernel's own files.
 fn open_regular(found: &OwnedFd) -> Result<OpenedFile, OpenError> {
     regular_identity(found.as_fd())?;
+    pseudo::refuse(found)?;
     let again = format!("/proc/self/fd/{}", found.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     let descriptor = rustix::fs::open(again, flags, Mode::empty()).map_err(io::Error::from)?;

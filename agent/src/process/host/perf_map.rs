@@ -2,7 +2,7 @@
 //! The file lies in a directory where everybody may write: it counts only if the process could have written
 //! it, since the process began. What stands in it is `symbolize`'s.
 
-use super::{Host as _, OpenError, OpenedFile, ProcFs, Task};
+use super::{Host as _, OpenError, OpenedFile, ProcFs, Task, open_regular};
 use crate::address::{Pid, Tid};
 use crate::clock::{WallOffset, asleep_ns, monotonic_now};
 use crate::limits::{PROCESS_STATUS_BYTES_MAX, START_TOLERANCE_NS};
@@ -59,11 +59,13 @@ impl ProcFs {
         let Credentials { user, inner_pid } =
             Credentials::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         let task = Task { pid, tid: Tid(pid.0) };
-        let opened = self.open_beneath(task, format!("/tmp/perf-{inner_pid}.map").as_bytes())?;
-        let owner = fstat(&opened.descriptor).map_err(io::Error::from)?.st_uid;
+        let found = self.find_beneath(task, format!("/tmp/perf-{inner_pid}.map").as_bytes())?;
+        // Before it is opened: another user's file may lie where opening it acts.
+        let owner = fstat(&found).map_err(io::Error::from)?.st_uid;
         if owner != user && owner != 0 {
             return Err(PerfMapError::NotOwned { owner, user });
         }
+        let opened = open_regular(&found)?;
         let since_start =
             (monotonic_now().0.saturating_add(asleep_ns())).saturating_sub(start_time_ns);
         let now = i128::from(WallOffset::read().to_unix(monotonic_now()).0);

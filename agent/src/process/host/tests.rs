@@ -67,6 +67,12 @@ fn only_regular_files_are_opened() {
     let found = host().open_path(me(), b"/proc/self/exe");
     assert!(matches!(found, Err(OpenError::Io(_))), "{found:?}");
     assert!(host().open(me(), &entry("/nothing/here")).is_err());
+    // Regular by their mode, and the kernel's own.
+    for path in ["/proc/self/maps", "/proc/kmsg", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        let found = host().open_path(me(), path.as_bytes());
+        let absent = !std::path::Path::new(path).exists();
+        assert!(absent || matches!(found, Err(OpenError::NotRegular)), "{path}: {found:?}");
+    }
 }
 
 #[test]
