@@ -3,12 +3,13 @@
 use super::headers::Elf;
 use super::source::{Source, malformed};
 use super::{
-    FileFacts, ForeignFileError, ForeignFiles, Names, UnwindDigest, inspect, unwind_digest,
+    FileFacts, ForeignFileError, ForeignFiles, Names, UnwindDigest, inspect, notes, unwind_digest,
 };
 use crate::address::{ElfAddr, FileId};
 use crate::limits::ELF_STRING_BYTES_MAX;
 use crate::symbolize::native::NativeNames;
 use crate::unwind::{self, RowTable};
+use proto::BuildId;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -54,6 +55,11 @@ impl ForeignFiles for LocalFiles {
         addresses: &[ElfAddr],
     ) -> Vec<Names> {
         self.names.names(id, file, debug_file, addresses)
+    }
+
+    fn build_id(&self, file: &OwnedFd) -> Option<BuildId> {
+        let elf = Elf::parse(Source::file(file.as_fd()).ok()?).ok()?;
+        notes::build_ids(&elf).gnu
     }
 
     fn debug_link(&self, file: &OwnedFd) -> Option<String> {

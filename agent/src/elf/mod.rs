@@ -152,6 +152,11 @@ pub trait ForeignFiles: Send + Sync {
         addresses: &[ElfAddr],
     ) -> Vec<Names>;
 
+    /// The GNU build id that a file carries, debug files included.
+    fn build_id(&self, _file: &OwnedFd) -> Option<BuildId> {
+        None
+    }
+
     /// The name that a file states for its separate debug file (`.gnu_debuglink`), as it stands there.
     fn debug_link(&self, _file: &OwnedFd) -> Option<String> {
         None

@@ -1,6 +1,7 @@
 //! The separate debug file of a file: where distributions and `objcopy --add-gnu-debuglink` put it (GDB's
-//! manual, "Debugging Information in Separate Files"), beneath the root of a process that maps the file, else
-//! beneath the host's own. Whether it belongs to the file is for its reader to check, by the build id.
+//! manual, "Debugging Information in Separate Files"), beneath the host's own root, else beneath that of a process
+//! that maps the file. It belongs to the file if it carries its build id, and counts if whoever owns it could
+//! have written the file too: what it says names the file in every process that maps it.
 
 use super::{Files, carried};
 use crate::address::{FileId, Pid, Tid};
@@ -39,18 +40,22 @@ impl Files {
             (Arc::clone(entry.file.as_ref()?), entry.places.clone())
         };
         // Without a build id nothing proves that a debug file belongs to the file.
-        let paths = carried(&file).map_or_else(Vec::new, |build_id| {
-            let link = self.debug_link(id);
-            paths(build_id, &file.path, link.as_deref())
+        let found = carried(&file).and_then(|build_id| {
+            let mapped = crate::engine::OpenFiles::open(self, id);
+            let link = mapped.as_ref().and_then(|mapped| self.foreign.debug_link(mapped));
+            let paths = paths(build_id, &file.path, link.as_deref());
+            let owner = mapped.and_then(|mapped| owner(&mapped));
+            let places = places.iter().rev().map(|(task, _)| *task);
+            std::iter::once(HOST).chain(places).find_map(|task| {
+                let opened = paths.iter().map(|path| self.host.open_path(task, path.as_bytes()));
+                let mut descriptors = opened.filter_map(|opened| Some(opened.ok()?.descriptor));
+                descriptors.find(|debug_file| {
+                    may_speak_for(owner, debug_file)
+                        && self.foreign.build_id(debug_file).as_ref() == Some(build_id)
+                })
+            })
         });
-        let mut tasks: Vec<Task> = places.iter().rev().map(|(task, _)| *task).collect();
-        tasks.push(HOST);
-        let open = |path: &String| {
-            let mut opened =
-                tasks.iter().filter_map(|task| self.host.open_path(*task, path.as_bytes()).ok());
-            opened.next()
-        };
-        let found = paths.iter().find_map(open).map(|opened| Arc::new(opened.descriptor));
+        let found = found.map(Arc::new);
         let mut state = self.state();
         if let Some(entry) = state.entries.get_mut(&id) {
             entry.debug_file = found.clone().map_or(DebugFile::Absent, DebugFile::Open);
@@ -58,12 +63,17 @@ impl Files {
         }
         found
     }
+}
 
-    /// The name that the file states for its debug file.
-    fn debug_link(&self, id: FileId) -> Option<String> {
-        let descriptor = crate::engine::OpenFiles::open(self, id)?;
-        self.foreign.debug_link(&descriptor)
-    }
+/// True if root or the mapped file's owner wrote a debug file. Any process may mount what it likes in a
+/// namespace of its own, and its files are still its user's.
+fn may_speak_for(mapped_owner: Option<u32>, debug_file: &OwnedFd) -> bool {
+    owner(debug_file).is_some_and(|user| user == 0 || Some(user) == mapped_owner)
+}
+
+/// The user that a file belongs to, in the host's user namespace.
+fn owner(file: &OwnedFd) -> Option<u32> {
+    rustix::fs::fstat(file).ok().map(|stat| stat.st_uid)
 }
 
 /// Where the debug file of `path` may be, the likeliest first.
@@ -88,8 +98,16 @@ fn paths(build_id: &BuildId, path: &str, link: Option<&str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::paths;
+    use super::{Files, may_speak_for, owner, paths};
+    use crate::address::{AbsAddr, FileOffset, Pid, Tid};
+    use crate::elf::LocalFiles;
+    use crate::process::files::{Backing, Wanted};
+    use crate::process::host::{ProcFs, Task};
+    use crate::process::maps::MapsEntry;
     use proto::BuildId;
+    use std::path::Path;
+    use std::process::Command;
+    use std::sync::Arc;
 
     #[track_caller]
     fn check(path: &str, link: Option<&str>, expected: &[&str]) {
@@ -114,5 +132,65 @@ mod tests {
         check("[vdso]", Some("vdso.debug"), &[by_id]);
         let own = [by_id, "/usr/bin/.debug/app", "/usr/lib/debug/usr/bin/app"];
         check("/usr/bin/app", Some("app"), &own);
+    }
+
+    /// Compiles a library in a folder of its own and puts its debug file beside it.
+    fn library(folder: &Path, source: &str) {
+        std::fs::create_dir(folder).unwrap();
+        std::fs::write(folder.join("l.c"), source).unwrap();
+        for command in [
+            "gcc -shared -fPIC -Wl,--build-id l.c -o l.so",
+            "objcopy --only-keep-debug l.so l.debug",
+            "objcopy --add-gnu-debuglink=l.debug l.so",
+        ] {
+            let mut words = command.split(' ');
+            let tool = words.next().unwrap();
+            let status = Command::new(tool).args(words).current_dir(folder).status();
+            assert!(status.unwrap().success(), "{command}");
+        }
+    }
+
+    /// True if a debug file is found for the library at `path`.
+    fn has_debug_file(path: &Path) -> bool {
+        let files = Files::new(Arc::new(ProcFs::new("/proc".into())), Arc::new(LocalFiles::new()));
+        let pid = std::process::id();
+        let task = Task { pid: Pid(pid), tid: Tid(pid) };
+        let mapping = MapsEntry {
+            start: AbsAddr(0x1000),
+            end: AbsAddr(0x2000),
+            file_offset: FileOffset(0),
+            inode: 0,
+            path: path.to_str().unwrap().into(),
+        };
+        let wanted =
+            Wanted { task: Some(task), relatives: [task; 2], mapping: &mapping, build_id: None };
+        let Backing::File(file) = files.behind(wanted) else { panic!("{path:?} was not found") };
+        files.debug_file(file.id).is_some()
+    }
+
+    #[test]
+    fn a_debug_file_is_of_the_same_build_and_of_the_files_owner_or_root() {
+        let folder = tempfile::tempdir().unwrap();
+        let (own, other) = (folder.path().join("own"), folder.path().join("other"));
+        library(&own, "int own(void) { return 1; }");
+        library(&other, "int other(void) { return 2; }");
+        assert!(has_debug_file(&own.join("l.so")));
+        if rustix::process::geteuid().is_root() {
+            let chown = |name, user| {
+                std::os::unix::fs::chown(own.join(name), Some(user), None).unwrap();
+            };
+            chown("l.debug", 12_345);
+            assert!(!has_debug_file(&own.join("l.so")), "another user's");
+            chown("l.so", 12_345);
+            assert!(has_debug_file(&own.join("l.so")), "the same user's");
+            chown("l.debug", 0);
+            assert!(has_debug_file(&own.join("l.so")), "root's");
+        } else {
+            eprintln!("skipped: another user's debug file: not root");
+        }
+        std::fs::copy(other.join("l.debug"), own.join("l.debug")).unwrap();
+        assert!(!has_debug_file(&own.join("l.so")), "of another build");
+        let file = std::fs::File::open(own.join("l.so")).unwrap().into();
+        assert!(may_speak_for(owner(&file), &file));
     }
 }
