@@ -30,7 +30,8 @@ fn pieces(mapping: WalkMapping, ranges: &[(AbsAddr, AbsAddr)]) -> Vec<WalkMappin
     let mut parts = Vec::new();
     let mut at = mapping.start;
     for (number, &(start, end)) in within.enumerate() {
-        if number == 0 && start.0.saturating_sub(mapping.start.0) <= ALIGNMENT {
+        let begins = start.0.checked_sub(mapping.start.0).is_some_and(|gap| gap <= ALIGNMENT);
+        if number == 0 && begins {
             // CPython maps pieces for its trampolines alone: those that it makes next follow here.
             return vec![WalkMapping { unwind: trampolines, ..mapping }];
         }
@@ -76,6 +77,9 @@ mod tests {
         check(anonymous, &[], &[(0x1000, 0x2000, false)]);
         check(anonymous, &[(0x800, 0x900), (0x2000, 0x2100)], &[(0x1000, 0x2000, false)]);
         check(anonymous, &[(0x1000, 0x1100)], &[(0x1000, 0x2000, true)]);
+        check(anonymous, &[(0x1040, 0x1100)], &[(0x1000, 0x2000, true)]);
+        // What begins in front of the mapping says nothing of the rest.
+        check(anonymous, &[(0x800, 0x1100)], &[(0x1000, 0x1100, true), (0x1100, 0x2000, false)]);
         check(
             anonymous,
             &[(0x1100, 0x1200), (0x1300, 0x2300)],
