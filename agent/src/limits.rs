@@ -437,6 +437,9 @@ pub const PERF_MAPS_MAX: usize = 4096;
 pub const PERF_MAPS_BYTES_MAX: usize = 48 << 20;
 /// Processes whose maps wait to be read in the background.
 pub const PERF_MAP_REQUESTS_MAX: usize = 64;
+/// Living processes whose last exec is known by its time, 12 bytes each; beyond it all are forgotten, and a map
+/// counts that is not older than its process.
+pub const PERF_MAP_EXECS_MAX: usize = 65_536;
 /// Ranges of trampolines of one process that the walker is told of: `CPython` makes them in pieces of 64 KiB.
 pub const PERF_MAP_TRAMPOLINE_RANGES_MAX: usize = 256;
 

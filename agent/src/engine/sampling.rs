@@ -324,9 +324,11 @@ impl Engine {
                 continue;
             }
             held.tried = now;
-            let whole = match self.intake.processes.attribute(&held.sample).mappings {
+            let attribution = self.intake.processes.attribute(&held.sample);
+            let whole = match attribution.mappings {
                 Some(set) => {
-                    let mappings = &self.publisher.walk_mappings(&set, pid, false);
+                    let process = attribution.process.key();
+                    let mappings = &self.publisher.walk_mappings(&set, process, false);
                     let rules = Published { mappings, tables: self.tables.as_ref() };
                     walk_on(&mut held.sample, &rules, last)
                 }
@@ -413,6 +415,15 @@ impl Intake {
             Record::Process(event) => {
                 if let (ProcessEvent::Lost { .. }, Some(regions)) = (&event, &self.kernel_regions) {
                     regions.lost(monotonic_now());
+                }
+                match (&self.perf_maps, &event) {
+                    (Some(maps), &ProcessEvent::Comm { pid, time, exec: true, .. }) => {
+                        maps.executed(pid, time);
+                    }
+                    (Some(maps), &ProcessEvent::Exit { pid, tid, .. }) if pid.0 == tid.0 => {
+                        maps.ended(pid);
+                    }
+                    _ => {}
                 }
                 self.processes.apply(event);
             }

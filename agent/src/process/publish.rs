@@ -14,7 +14,7 @@ use super::trampolines;
 use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{MappingUnwind, TableId, WalkMapping, chunks_in};
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::normalize::MappedFile;
+use crate::normalize::{MappedFile, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
@@ -252,7 +252,8 @@ impl Publisher {
         // A program that begins needs its tables; one that is published again, because some of them were
         // removed, gets them back when a sample meets one.
         let fresh = !processes.is_published(pid);
-        let walk = self.walk_mappings(&set, pid, fresh);
+        let Some(process) = processes.key(pid) else { return };
+        let walk = self.walk_mappings(&set, process, fresh);
         let generation = self.next_generation();
         match kernel.set_process(pid, generation, &walk) {
             Ok(left_out) => {
@@ -274,12 +275,18 @@ impl Publisher {
 
     /// How each mapping of a process is walked now; asks for tables that nobody asked for yet, and, where
     /// a program begins (`fresh`), for those that were removed.
-    pub fn walk_mappings(&mut self, set: &MappingSet, pid: Pid, fresh: bool) -> Vec<WalkMapping> {
+    pub fn walk_mappings(
+        &mut self,
+        set: &MappingSet,
+        process: ProcessKey,
+        fresh: bool,
+    ) -> Vec<WalkMapping> {
+        let pid = process.pid;
         // `[vsyscall]` lies in the kernel's half, where no user stack is walked.
         let user = set.mappings().iter().filter(|mapping| mapping.end.0 <= USER_END);
         let walk: Vec<WalkMapping> =
             user.map(|mapping| self.walk_mapping(mapping, pid, fresh)).collect();
-        let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(pid));
+        let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(process));
         coalesced(trampolines::apply(walk, trampolines.as_deref().unwrap_or_default()))
     }
 

@@ -17,7 +17,7 @@ use crate::limits::{
     EXIT_GRACE_NS, INSTANCES_MAX, PROCESS_CHECK_INTERVAL_NS, PROCESS_CHECKS_PER_POLL,
     PUBLISH_LATER_NS, START_TOLERANCE_NS,
 };
-use crate::normalize::ProcessIdentity;
+use crate::normalize::{ProcessIdentity, ProcessKey};
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -241,6 +241,11 @@ impl ProcessTable {
         // While it lives: its environment is gone with it.
         self.identify(pid, last, program, None);
         Some(Arc::clone(&self.live(pid)?.image().set))
+    }
+
+    /// Which instance of a pid lives.
+    pub fn key(&mut self, pid: Pid) -> Option<ProcessKey> {
+        self.live(pid).map(|instance| ProcessKey { pid, start_time_ns: instance.start_time_ns })
     }
 
     /// True if mappings of the program that this process runs are published.

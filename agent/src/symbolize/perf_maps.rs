@@ -12,11 +12,11 @@ mod trampolines;
 
 use super::UnnamedReason;
 use crate::address::{AbsAddr, Pid};
-use crate::clock::{MonotonicNs, monotonic_now};
+use crate::clock::{MonotonicNs, UnixNs, WallOffset, monotonic_now};
 use crate::elf::SourceLine;
 use crate::limits::{
-    PERF_MAP_LOOK_INTERVAL_NS_MIN, PERF_MAP_REQUESTS_MAX, PERF_MAPS_BYTES_MAX, PERF_MAPS_MAX,
-    PERF_MAPS_READ_BYTES_PER_SECOND_MAX,
+    PERF_MAP_EXECS_MAX, PERF_MAP_LOOK_INTERVAL_NS_MIN, PERF_MAP_REQUESTS_MAX, PERF_MAPS_BYTES_MAX,
+    PERF_MAPS_MAX, PERF_MAPS_READ_BYTES_PER_SECOND_MAX, START_TOLERANCE_NS,
 };
 use crate::normalize::ProcessKey;
 use crate::process::host::ProcFs;
@@ -71,18 +71,33 @@ struct State {
     counts: PerfMapCounts,
 }
 
+/// A program that a process runs: an exec replaces all code, and the map of the one before stays where it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Program {
+    process: ProcessKey,
+    /// When it was executed, if the kernel told: by the wall clock of that time, which files are dated by.
+    executed: Option<UnixNs>,
+}
+
 #[derive(Debug, Default)]
 struct Slot {
+    /// [`Program::executed`] of the program whose map it is.
+    executed: Option<UnixNs>,
     map: Arc<Mutex<PerfMap>>,
     used: u64,
     weight: usize,
 }
 
+/// Ranges of code, ascending.
+type Trampolines = Arc<[(AbsAddr, AbsAddr)]>;
+
 #[derive(Debug, Default)]
 struct Sightings {
     /// When a process was asked for last.
     asked: HashMap<ProcessKey, MonotonicNs>,
-    trampolines: HashMap<Pid, Arc<[(AbsAddr, AbsAddr)]>>,
+    trampolines: HashMap<Pid, (ProcessKey, Trampolines)>,
+    /// When a living process executed its program.
+    executed: HashMap<Pid, UnixNs>,
     /// Whose trampolines changed.
     changed: Vec<Pid>,
 }
@@ -126,8 +141,30 @@ impl PerfMaps {
 
     /// Where the trampolines of a process are, as far as its map was read.
     #[must_use]
-    pub fn trampolines(&self, pid: Pid) -> Option<Arc<[(AbsAddr, AbsAddr)]>> {
-        self.shared.sightings().trampolines.get(&pid).cloned()
+    pub fn trampolines(&self, process: ProcessKey) -> Option<Arc<[(AbsAddr, AbsAddr)]>> {
+        let sightings = self.shared.sightings();
+        let (of, trampolines) = sightings.trampolines.get(&process.pid)?;
+        let same = of.start_time_ns.abs_diff(process.start_time_ns) <= START_TOLERANCE_NS;
+        same.then(|| Arc::clone(trampolines))
+    }
+
+    /// The kernel says that a process executed a program at `time`: what its map said is over.
+    pub fn executed(&self, pid: Pid, time: MonotonicNs) {
+        // Now, not when it is needed: the wall clock may step, and the host may sleep.
+        let time = WallOffset::read().to_unix(time);
+        let mut sightings = self.shared.sightings();
+        if sightings.executed.len() >= PERF_MAP_EXECS_MAX {
+            sightings.executed.clear();
+        }
+        sightings.executed.insert(pid, time);
+        sightings.trampolines.remove(&pid);
+    }
+
+    /// The kernel says that a process has ended. If only its main thread has, the rest is found again.
+    pub fn ended(&self, pid: Pid) {
+        let mut sightings = self.shared.sightings();
+        sightings.executed.remove(&pid);
+        sightings.trampolines.remove(&pid);
     }
 
     /// The processes whose trampolines changed since this was asked the last time.
@@ -144,7 +181,7 @@ impl PerfMaps {
         process: ProcessKey,
         addresses: &[AbsAddr],
     ) -> Vec<Result<Vec<SourceLine>, UnnamedReason>> {
-        let map = self.shared.read(process);
+        let map = self.shared.read(self.shared.program(process));
         let map = map.lock().unwrap_or_else(PoisonError::into_inner);
         addresses.iter().map(|&address| map.name(address).map(|line| vec![line])).collect()
     }
@@ -174,31 +211,46 @@ impl Shared {
     /// Reads the map of a process and finds its trampolines. Only on the thread of perf maps: the code is read
     /// at addresses that the process states.
     fn look(&self, process: ProcessKey) {
-        let map = self.read(process);
+        let program = self.program(process);
+        let map = self.read(program);
         let ranges = map.lock().unwrap_or_else(PoisonError::into_inner).python_ranges();
-        let trampolines = trampolines::known(&self.host, process.pid, ranges);
+        let trampolines = trampolines::known(&self.host, process, ranges);
         let mut sightings = self.sightings();
-        let known = sightings.trampolines.get(&process.pid);
-        if known.map_or(&[][..], |known| known) != trampolines {
-            sightings.trampolines.insert(process.pid, trampolines.into());
+        // It executed another program meanwhile.
+        if sightings.executed.get(&process.pid).copied() != program.executed {
+            return;
+        }
+        let known = sightings.trampolines.get(&process.pid).filter(|(of, _)| *of == process);
+        if known.map_or(&[][..], |(_, known)| known) != trampolines {
+            sightings.trampolines.insert(process.pid, (process, trampolines.into()));
             sightings.changed.push(process.pid);
         }
     }
 
+    /// What a process runs now.
+    fn program(&self, process: ProcessKey) -> Program {
+        Program { process, executed: self.sightings().executed.get(&process.pid).copied() }
+    }
+
     /// The map of a process, read as far as is due.
-    fn read(&self, process: ProcessKey) -> Arc<Mutex<PerfMap>> {
+    fn read(&self, program: Program) -> Arc<Mutex<PerfMap>> {
+        let process = program.process;
         let now = monotonic_now();
         let (shared_map, mut budget) = {
             let mut state = self.state();
             state.clock += 1;
             let used = state.clock;
             let slot = state.slots.entry(process).or_default();
+            // The end of a process is told before it is asked for the last time: that is no exec.
+            if program.executed.is_some() && slot.executed != program.executed {
+                *slot = Slot { executed: program.executed, ..Slot::default() };
+            }
             slot.used = used;
             (Arc::clone(&slot.map), state.budget.of(now, PERF_MAPS_READ_BYTES_PER_SECOND_MAX))
         };
         let mut map = shared_map.lock().unwrap_or_else(PoisonError::into_inner);
         let given = budget;
-        let Some(counts) = map.read(&self.host, process, now, &mut budget) else {
+        let Some(counts) = map.read(&self.host, program, now, &mut budget) else {
             drop(map);
             return shared_map;
         };

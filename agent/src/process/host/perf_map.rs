@@ -4,7 +4,7 @@
 
 use super::{Host as _, OpenError, OpenedFile, ProcFs, Task, open_regular};
 use crate::address::{Pid, Tid};
-use crate::clock::{WallOffset, asleep_ns, monotonic_now};
+use crate::clock::{UnixNs, WallOffset, asleep_ns, monotonic_now};
 use crate::limits::{PROCESS_STATUS_BYTES_MAX, START_TOLERANCE_NS};
 use rustix::fs::fstat;
 use std::fs::File;
@@ -13,6 +13,9 @@ use std::io::{self, Read as _};
 /// Clocks of file systems tick with the kernel's timer, and containers' wall clocks are the host's: a map
 /// that is older than its process by more than this is another's, nanoseconds.
 const OLDER_NS_MAX: i128 = 2_000_000_000;
+/// The same for an exec, whose time the kernel tells exactly: two ticks of the coarsest timer (`HZ=100`), by
+/// which file systems count. A program that executes another at once has written its map just before.
+const OLDER_THAN_EXEC_NS_MAX: i128 = 20_000_000;
 
 /// Why a process has no perf map that counts.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +28,8 @@ pub(crate) enum PerfMapError {
         /// Effective user of the process.
         user: u32,
     },
-    /// Left by an earlier process with the same pid.
-    #[error("the perf map is older than the process")]
+    /// Left by an earlier process with the same pid, or by the program that this one executed another from.
+    #[error("the perf map is older than the program")]
     Stale,
     /// Another process has the pid by now.
     #[error("the process has ended")]
@@ -43,11 +46,13 @@ impl From<io::Error> for PerfMapError {
 }
 
 impl ProcFs {
-    /// Opens the perf map of the process that began at `start_time_ns` (since boot).
+    /// Opens the perf map of the process that began at `start_time_ns` (since boot), and executed its program
+    /// at `executed`, where that is known.
     pub(crate) fn perf_map(
         &self,
         pid: Pid,
         start_time_ns: u64,
+        executed: Option<UnixNs>,
     ) -> Result<OpenedFile, PerfMapError> {
         if self.status(pid)?.start_time_ns.abs_diff(start_time_ns) > START_TOLERANCE_NS {
             return Err(PerfMapError::Ended);
@@ -70,6 +75,12 @@ impl ProcFs {
             (monotonic_now().0.saturating_add(asleep_ns())).saturating_sub(start_time_ns);
         let now = i128::from(WallOffset::read().to_unix(monotonic_now()).0);
         if opened.identity.modified_ns + OLDER_NS_MAX < now - i128::from(since_start) {
+            return Err(PerfMapError::Stale);
+        }
+        let of_this_program = |executed: UnixNs| {
+            opened.identity.modified_ns + OLDER_THAN_EXEC_NS_MAX >= i128::from(executed.0)
+        };
+        if !executed.is_none_or(of_this_program) {
             return Err(PerfMapError::Stale);
         }
         Ok(opened)

@@ -1,7 +1,7 @@
 //! One perf map: when it is looked at again, which bytes of it are new, and what it says.
 
-use super::PerfMapCounts;
 use super::regions::Regions;
+use super::{PerfMapCounts, Program};
 use crate::address::AbsAddr;
 use crate::clock::MonotonicNs;
 use crate::elf::SourceLine;
@@ -9,7 +9,6 @@ use crate::limits::{
     PERF_MAP_BYTES_MAX, PERF_MAP_LOOK_INTERVAL_NS_MAX, PERF_MAP_LOOK_INTERVAL_NS_MIN,
     PERF_MAP_READ_BYTES_MAX, PERF_MAP_TRAMPOLINE_RANGES_MAX,
 };
-use crate::normalize::ProcessKey;
 use crate::process::host::{FileIdentity, OpenError, OpenedFile, PerfMapError, ProcFs};
 use crate::symbolize::UnnamedReason;
 use std::os::fd::AsFd as _;
@@ -79,7 +78,7 @@ impl PerfMap {
     pub(super) fn read(
         &mut self,
         host: &ProcFs,
-        process: ProcessKey,
+        Program { process, executed }: Program,
         now: MonotonicNs,
         budget: &mut u64,
     ) -> Option<PerfMapCounts> {
@@ -88,7 +87,7 @@ impl PerfMap {
         }
         self.looked_at = now;
         let mut counts = PerfMapCounts::default();
-        match host.perf_map(process.pid, process.start_time_ns) {
+        match host.perf_map(process.pid, process.start_time_ns, executed) {
             Ok(opened) => {
                 self.interval_ns = PERF_MAP_LOOK_INTERVAL_NS_MIN;
                 self.read_file(&opened, budget, &mut counts);

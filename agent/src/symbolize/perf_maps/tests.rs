@@ -2,6 +2,7 @@
 
 use super::PerfMaps;
 use crate::address::{AbsAddr, Pid};
+use crate::clock::monotonic_now;
 use crate::elf::Names;
 use crate::limits::PERF_MAP_LOOK_INTERVAL_NS_MIN;
 use crate::normalize::ProcessKey;
@@ -11,6 +12,7 @@ use rustix::fs::{Mode, Timespec, Timestamps};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 fn key(pid: u32) -> ProcessKey {
@@ -147,6 +149,38 @@ fn what_was_read_outlives_its_process() {
     wait_until_due();
     assert_eq!(names(&maps, process, &[0x1000, 0x2000]), ["code", "[no symbol]"]);
     assert!(Path::new(&path).metadata().is_err());
+}
+
+#[test]
+fn an_exec_leaves_the_map_of_the_program_before_behind() {
+    let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+    let path = format!("/tmp/perf-{}.map", child.id());
+    let process = key(child.id());
+    let before = monotonic_now();
+    std::fs::write(&path, "1000 100 code\n").unwrap();
+    let maps = maps();
+    maps.executed(process.pid, before);
+    let own = names(&maps, process, &[0x1000]);
+    let ranges: super::Trampolines = [(AbsAddr(1), AbsAddr(2))].into();
+    let later = ProcessKey { start_time_ns: process.start_time_ns + 1_000_000_000, ..process };
+    let put = || {
+        let known = (process, Arc::clone(&ranges));
+        maps.shared.sightings().trampolines.insert(process.pid, known);
+        assert_eq!(maps.trampolines(process).as_ref(), Some(&ranges));
+        assert_eq!(maps.trampolines(later), None, "another process with this pid");
+    };
+    put();
+    std::thread::sleep(Duration::from_millis(100));
+    maps.executed(process.pid, monotonic_now());
+    let others = names(&maps, process, &[0x1000]);
+    let trampolines = maps.trampolines(process);
+    put();
+    maps.ended(process.pid);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((own, others), (vec!["code".to_owned()], vec!["[not readable]".to_owned()]));
+    assert_eq!((trampolines, maps.trampolines(process)), (None, None));
 }
 
 #[test]

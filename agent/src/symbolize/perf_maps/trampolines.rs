@@ -2,7 +2,9 @@
 //! known. Code is read on the thread of perf maps alone, and with no lock held: who chooses the addresses may
 //! have put a file system behind them that never answers.
 
-use crate::address::{AbsAddr, Pid, Tid};
+use crate::address::{AbsAddr, Tid};
+use crate::limits::START_TOLERANCE_NS;
+use crate::normalize::ProcessKey;
 use crate::process::host::{Host, Task};
 use crate::process::maps::{Maps, MapsEntry};
 
@@ -16,11 +18,14 @@ const CODE_BYTES: u64 = 16;
 /// Those of `ranges` that are trampolines of the kind that is known.
 pub(super) fn known(
     host: &impl Host,
-    pid: Pid,
+    process: ProcessKey,
     ranges: Vec<(u64, u64)>,
 ) -> Vec<(AbsAddr, AbsAddr)> {
+    let ProcessKey { pid, start_time_ns } = process;
     let task = Task { pid, tid: Tid(pid.0) };
-    if ranges.is_empty() {
+    // Another process may have the pid by now.
+    let is_it = |start: u64| start.abs_diff(start_time_ns) <= START_TOLERANCE_NS;
+    if ranges.is_empty() || !host.status(pid).is_ok_and(|status| is_it(status.start_time_ns)) {
         return Vec::new();
     }
     let Ok(maps) = host.maps(task) else { return Vec::new() };
