@@ -138,6 +138,13 @@ pub const WAIT_OVERDUE_NS: u64 = 10_000_000_000;
 pub const WAIT_LARGE_ROWS: usize = 500_000;
 /// Threads that compile unwind tables: two, so that one file of a million rows does not hold up others.
 pub const TABLE_WORKERS: usize = 2;
+/// Such threads with those that wait for a file system that does not answer; as many files, and no more, can
+/// be compiled at once.
+pub const TABLE_WORKERS_MAX: usize = 8;
+/// Time at one file after which a thread counts as stuck and is replaced, nanoseconds: 1.04 million rows take
+/// 640 ms on a busy machine. A mistake costs one thread until the file is done.
+pub const TABLE_STUCK_NS: u64 = 10_000_000_000;
+const _: () = assert!(TABLE_WORKERS < TABLE_WORKERS_MAX);
 /// Tables compiled ahead of their load into BPF memory: what waits here is held twice.
 pub const TABLES_READY_MAX: usize = 8;
 /// Time given to the scan of existing processes and the load of their tables before sampling starts,

@@ -15,13 +15,16 @@ use std::time::Duration;
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 15] = [
+const NOW: [Figure; 16] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
     ("file_looks_stuck", "Looks at files that do not answer", |counts| counts.looks.stuck),
     ("tables", "Unwind tables loaded", |counts| counts.tables.tables),
     ("tables_pending", "Unwind tables being made", |counts| counts.tables.pending),
+    ("tables_stuck", "Unwind tables whose file does not answer", |counts| {
+        counts.tables.compiles.stuck
+    }),
     ("tables_shared", "Files that use the table of a copy", |counts| counts.tables.shared),
     ("table_rows", "Unwind rows loaded", |counts| counts.tables.rows),
     ("table_bytes", "BPF memory of unwind tables and mappings", |counts| counts.table_bytes),
@@ -40,7 +43,7 @@ const NOW: [Figure; 15] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 45] = [
+const SINCE_START: [Figure; 46] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -72,6 +75,9 @@ const SINCE_START: [Figure; 45] = [
         counts.tables.processes_refused
     }),
     ("tables_failed", "Files that gave no unwind table", |counts| counts.tables.failed),
+    ("tables_late", "Files at which a thread that compiles was longer than any takes", |counts| {
+        counts.tables.compiles.late
+    }),
     ("table_entries_damaged", "Functions whose unwind information could not be read", |counts| {
         counts.tables.entries_damaged
     }),

@@ -1,21 +1,26 @@
 //! Threads that compile unwind tables, so that the ring buffer is drained meanwhile. What is asked for
 //! last comes first: it is a process that runs now, while older requests are of the scan at the start.
+//! A thread that a dead mount holds for good is replaced, and nobody ever waits for it.
 
 use super::table_cache::TableCache;
 use crate::address::FileId;
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
-use crate::limits::{COMPILER_NICE, FILES_MAX, TABLE_WORKERS, TABLES_READY_MAX};
+use crate::limits::{
+    COMPILER_NICE, FILES_MAX, TABLE_STUCK_NS, TABLE_WORKERS, TABLE_WORKERS_MAX, TABLES_READY_MAX,
+};
 use crate::unwind::{RowLosses, RowTable};
 use agent_ebpf::UnwindRule;
+use hashbrown::HashMap;
 use sha2::{Digest as _, Sha256};
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::AssertUnwindSafe;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A table, or why there is none.
@@ -76,22 +81,68 @@ impl Unwound {
     }
 }
 
+/// What happened so far, for the metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompileCounts {
+    /// Threads that wait now for a file system that does not answer.
+    pub stuck: u64,
+    /// Files at which a thread was longer than any file takes.
+    pub late: u64,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     files: VecDeque<FileId>,
     closed: bool,
+    /// Threads, with those that are stuck.
+    threads: usize,
+    /// What each thread is at, by its number.
+    at: HashMap<usize, At>,
+    counts: CompileCounts,
 }
 
-type Shared = (Mutex<Queue>, Condvar);
+/// A file that a thread is at.
+#[derive(Debug)]
+struct At {
+    file: FileId,
+    since: MonotonicNs,
+    stuck: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+impl Shared {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    /// Threads that are not stuck.
+    fn able(&self) -> usize {
+        self.threads.saturating_sub(usize::try_from(self.counts.stuck).unwrap_or(usize::MAX))
+    }
+}
 
 /// The threads. Dropping it ends them after the table they are at.
-#[derive(Debug)]
 pub struct Compilers {
-    shared: Arc<Shared>,
+    work: Work,
     /// `None` only while it is dropped.
     ready: Option<Receiver<Compiled>>,
-    threads: Vec<JoinHandle<()>>,
     outstanding: usize,
+    started: usize,
+    stuck_ns: u64,
+}
+
+impl fmt::Debug for Compilers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Compilers");
+        shown.field("outstanding", &self.outstanding).finish_non_exhaustive()
+    }
 }
 
 impl Compilers {
@@ -104,21 +155,36 @@ impl Compilers {
         files: &Arc<dyn OpenFiles>,
         cache: Option<&Arc<TableCache>>,
     ) -> io::Result<Self> {
-        let shared: Arc<Shared> = Arc::default();
         let (sender, ready) = sync_channel(TABLES_READY_MAX);
-        let mut threads = Vec::with_capacity(TABLE_WORKERS);
-        for number in 0..TABLE_WORKERS {
-            let work = Work {
-                shared: Arc::clone(&shared),
-                parse: Arc::clone(parse),
-                files: Arc::clone(files),
-                cache: cache.map(Arc::clone),
-                ready: sender.clone(),
-            };
-            let name = format!("unwind-{number}");
-            threads.push(std::thread::Builder::new().name(name).spawn(move || work.run())?);
+        let work = Work {
+            number: 0,
+            shared: Arc::default(),
+            parse: Arc::clone(parse),
+            files: Arc::clone(files),
+            cache: cache.map(Arc::clone),
+            ready: sender,
+        };
+        let (ready, stuck_ns) = (Some(ready), TABLE_STUCK_NS);
+        let mut compilers = Self { work, ready, outstanding: 0, started: 0, stuck_ns };
+        for _ in 0..TABLE_WORKERS {
+            compilers.spawn()?;
         }
-        Ok(Self { shared, ready: Some(ready), threads, outstanding: 0 })
+        Ok(compilers)
+    }
+
+    fn spawn(&mut self) -> io::Result<()> {
+        let number = self.started;
+        let work = Work { number, ..self.work.clone() };
+        self.started += 1;
+        self.work.shared.queue().threads += 1;
+        let thread = std::thread::Builder::new().name(format!("unwind-{number}"));
+        match thread.spawn(move || work.run()) {
+            Ok(_detached) => Ok(()),
+            Err(error) => {
+                self.work.shared.queue().threads -= 1;
+                Err(error)
+            }
+        }
     }
 
     /// Asks for a table. False if too many are asked for already.
@@ -127,48 +193,87 @@ impl Compilers {
             return false;
         }
         self.outstanding += 1;
-        let (queue, wake) = &*self.shared;
-        queue.lock().unwrap_or_else(PoisonError::into_inner).files.push_front(file);
-        wake.notify_one();
+        self.work.shared.queue().files.push_front(file);
+        self.work.shared.wake.notify_one();
         true
     }
 
-    /// Tables asked for and not taken yet.
+    /// Tables asked for, not taken yet, and not known to be stuck: whoever waits for these waits a moment.
     #[must_use]
-    pub const fn outstanding(&self) -> usize {
-        self.outstanding
+    pub fn outstanding(&self) -> usize {
+        let queue = self.work.shared.queue();
+        let stuck = queue.threads - queue.able();
+        if queue.able() == 0 { 0 } else { self.outstanding.saturating_sub(stuck) }
     }
 
-    /// Takes a table that is ready.
+    /// What happened so far.
+    #[must_use]
+    pub fn counts(&self) -> CompileCounts {
+        self.work.shared.queue().counts
+    }
+
+    /// Takes a table that is ready. Called with every poll, it is where threads are found that are stuck.
     pub fn take(&mut self) -> Option<Compiled> {
         match self.ready.as_ref()?.try_recv() {
             Ok(compiled) => {
                 self.outstanding = self.outstanding.saturating_sub(1);
                 Some(compiled)
             }
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
+                self.replace_stuck();
+                None
+            }
         }
     }
 
     /// Waits for a table.
     pub fn wait(&mut self, timeout: Duration) -> Option<Compiled> {
-        let compiled = self.ready.as_ref()?.recv_timeout(timeout).ok()?;
+        let Ok(compiled) = self.ready.as_ref()?.recv_timeout(timeout) else {
+            self.replace_stuck();
+            return None;
+        };
         self.outstanding = self.outstanding.saturating_sub(1);
         Some(compiled)
+    }
+
+    /// Looks for threads at a file that takes too long, and starts another for each.
+    fn replace_stuck(&mut self) {
+        let now = monotonic_now();
+        let (mut found, able, threads) = {
+            let mut queue = self.work.shared.queue();
+            let late = |at: &&mut At| !at.stuck && now.since(at.since) > self.stuck_ns;
+            let mut files = Vec::new();
+            for at in queue.at.values_mut().filter(late) {
+                at.stuck = true;
+                files.push(at.file);
+            }
+            let count = u64::try_from(files.len()).unwrap_or(u64::MAX);
+            queue.counts.stuck += count;
+            queue.counts.late += count;
+            (files, queue.able(), queue.threads)
+        };
+        let Some(file) = found.pop() else { return };
+        tracing::warn!(file = file.0, able, "an unwind table takes too long to compile");
+        let missing = TABLE_WORKERS.saturating_sub(able);
+        let more = missing.min(TABLE_WORKERS_MAX.saturating_sub(threads));
+        if more < missing {
+            tracing::warn!(threads, able, "too many files do not answer: unwind tables come late");
+        }
+        for _ in 0..more {
+            if let Err(error) = self.spawn() {
+                tracing::warn!(%error, "no thread to compile other unwind tables");
+            }
+        }
     }
 }
 
 impl Drop for Compilers {
     fn drop(&mut self) {
-        let (queue, wake) = &*self.shared;
-        queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
-        wake.notify_all();
-        self.ready = None; // A thread that waits to hand its table over gives up.
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
-                tracing::error!("a thread that compiles unwind tables has panicked");
-            }
-        }
+        self.work.shared.queue().closed = true;
+        self.work.shared.wake.notify_all();
+        // A thread that waits to hand its table over gives up. Nobody joins the threads: one that is stuck
+        // would hold up the end of the agent.
+        self.ready = None;
     }
 }
 
@@ -177,7 +282,10 @@ fn panicked() -> ForeignFileError {
     ForeignFileError::Malformed { what: "unwind information", detail }
 }
 
+/// What a thread works with.
+#[derive(Clone)]
 struct Work {
+    number: usize,
     shared: Arc<Shared>,
     parse: Arc<dyn ForeignFiles>,
     files: Arc<dyn OpenFiles>,
@@ -189,19 +297,19 @@ impl Work {
     fn run(self) {
         crate::engine::go_first(COMPILER_NICE);
         while let Some(file) = self.next() {
-            let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
-            let unwound = match self.files.open(file) {
-                Some(descriptor) => {
-                    // A defect of a parser costs the file, never the worker.
-                    let parse = AssertUnwindSafe(|| self.unwind(&descriptor));
-                    std::panic::catch_unwind(parse).unwrap_or_else(|_| Err(panicked()))
-                }
-                None => Err(gone()),
-            };
-            if self.ready.send(Compiled { file, unwound }).is_err() {
-                return;
-            }
+            // A defect of a parser costs the file, never the worker.
+            let compile = AssertUnwindSafe(|| self.compile(file));
+            let unwound =
+                std::panic::catch_unwind(compile).unwrap_or_else(|_panic| Err(panicked()));
+            self.done();
+            // Nobody takes it only if all is closed, which is what is looked at next.
+            let _closed = self.ready.send(Compiled { file, unwound });
         }
+    }
+
+    fn compile(&self, file: FileId) -> Result<Unwound, ForeignFileError> {
+        let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
+        self.unwind(&*self.files.open(file).ok_or_else(gone)?)
     }
 
     /// From the cache, else compiled.
@@ -220,17 +328,32 @@ impl Work {
         Ok(unwound)
     }
 
+    /// The file to compile next. `None` if there are more threads than needed, or none is wanted any more.
     fn next(&self) -> Option<FileId> {
-        let (queue, wake) = &*self.shared;
-        let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queue = self.shared.queue();
         loop {
-            if queue.closed {
-                return None;
-            }
-            if let Some(file) = queue.files.pop_front() {
+            let file = if queue.closed { None } else { queue.files.pop_front() };
+            if let Some(file) = file {
+                let at = At { file, since: monotonic_now(), stuck: false };
+                queue.at.insert(self.number, at);
                 return Some(file);
             }
-            queue = wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            if queue.closed || queue.able() > TABLE_WORKERS {
+                queue.threads -= 1;
+                return None;
+            }
+            queue = self.shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The file is compiled: a thread that waits to hand it over is not stuck.
+    fn done(&self) {
+        let mut queue = self.shared.queue();
+        if queue.at.remove(&self.number).is_some_and(|at| at.stuck) {
+            queue.counts.stuck = queue.counts.stuck.saturating_sub(1);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

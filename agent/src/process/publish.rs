@@ -7,7 +7,7 @@ mod waits;
 
 pub use waits::{WAIT_BUCKETS_NS, WaitCounts};
 
-use super::compile::Compilers;
+use super::compile::{CompileCounts, Compilers};
 use super::mappings::{Mapping, MappingSet};
 use super::table::ProcessTable;
 use super::trampolines;
@@ -86,6 +86,8 @@ pub struct PublishCounts {
     pub rows: u64,
     /// Files whose table is being made, or waits for memory.
     pub pending: u64,
+    /// Files that are being compiled.
+    pub compiles: CompileCounts,
     /// Files that have a table that another file brought: copies of it.
     pub shared: u64,
     /// Files without a table: nothing in them can be understood.
@@ -153,6 +155,7 @@ impl Publisher {
         PublishCounts {
             tables: count(self.budget.tables()),
             pending: count(self.budget.pending()),
+            compiles: self.compilers.counts(),
             shared: count(self.budget.shared()),
             rows: count(self.budget.rows()),
             processes_waiting: count(self.retries.len()),
@@ -162,9 +165,9 @@ impl Publisher {
         }
     }
 
-    /// Tables that are being made and have not been loaded.
+    /// Tables that are being made and come soon.
     #[must_use]
-    pub const fn outstanding(&self) -> usize {
+    pub fn outstanding(&self) -> usize {
         self.compilers.outstanding()
     }
 

@@ -1,0 +1,106 @@
+//! Files that do not answer, as on a dead mount.
+
+use super::*;
+use crate::process::fake::FakeFiles;
+use std::io::Write as _;
+use std::time::Instant;
+
+/// Files below number 100 answer only once it is told to.
+#[derive(Debug, Default)]
+struct Mount {
+    alive: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Mount {
+    fn answer(&self) {
+        *self.alive.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl OpenFiles for Mount {
+    fn open(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        if id.0 < 100 {
+            let alive = self.alive.lock().unwrap();
+            drop(self.changed.wait_while(alive, |alive| !*alive).unwrap());
+        }
+        let memory = rustix::fs::memfd_create("fake", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = std::fs::File::from(memory);
+        file.write_all(b"/bin/a").unwrap();
+        Some(Arc::new(file.into()))
+    }
+}
+
+fn compilers(mount: &Arc<Mount>) -> Compilers {
+    let parse: Arc<dyn ForeignFiles> = Arc::new(FakeFiles);
+    let files: Arc<dyn OpenFiles> = Arc::clone(mount) as _;
+    let mut compilers = Compilers::start(&parse, &files, None).unwrap();
+    // What answers takes microseconds; a busy machine may take longer, which makes one thread too many.
+    compilers.stuck_ns = 20_000_000;
+    compilers
+}
+
+/// Takes tables until something holds; the threads are not this test's.
+#[track_caller]
+fn until(compilers: &mut Compilers, what: &str, holds: impl Fn(&Compilers, &[u32]) -> bool) {
+    let begin = Instant::now();
+    let mut taken = Vec::new();
+    while !holds(compilers, &taken) {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}: {taken:?}");
+        taken.extend(compilers.wait(Duration::from_millis(2)).map(|compiled| compiled.file.0));
+        assert!(compilers.work.shared.queue().threads <= TABLE_WORKERS_MAX);
+    }
+}
+
+#[test]
+fn files_that_do_not_answer_hold_up_nobody_else() {
+    let mount: Arc<Mount> = Arc::default();
+    let mut compilers = compilers(&mount);
+    let dead = u32::try_from(TABLE_WORKERS_MAX - 1).unwrap();
+    for file in 0..dead {
+        assert!(compilers.ask(FileId(file)));
+        until(&mut compilers, "it is noticed", |compilers, _| {
+            compilers.counts().stuck == u64::from(file) + 1
+        });
+        assert!(compilers.ask(FileId(100 + file)));
+        until(&mut compilers, "another file goes on", |_, taken| taken.contains(&(100 + file)));
+    }
+    assert_eq!(compilers.outstanding(), 0, "nobody waits for what does not answer");
+    // With the last thread stuck there are no more.
+    compilers.ask(FileId(dead));
+    until(&mut compilers, "all are stuck", |compilers, _| {
+        compilers.counts().stuck == u64::from(dead) + 1
+    });
+    compilers.ask(FileId(200));
+    assert_eq!(compilers.outstanding(), 0);
+    mount.answer();
+    until(&mut compilers, "all come at last", |compilers, taken| {
+        taken.len() == TABLE_WORKERS_MAX + 1 && compilers.counts().stuck == 0
+    });
+    assert!(compilers.counts().late > u64::from(dead));
+    until(&mut compilers, "the extra threads end", |compilers, _| {
+        compilers.work.shared.wake.notify_all();
+        compilers.work.shared.queue().threads == TABLE_WORKERS
+    });
+}
+
+#[test]
+fn nobody_waits_at_the_end() {
+    let mount: Arc<Mount> = Arc::default();
+    let mut compilers = compilers(&mount);
+    for file in 0..2 {
+        compilers.ask(FileId(file));
+    }
+    let shared = Arc::clone(&compilers.work.shared);
+    until(&mut compilers, "both threads are stuck", |compilers, _| compilers.counts().stuck == 2);
+    let begin = Instant::now();
+    drop(compilers);
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    mount.answer();
+    let begin = Instant::now();
+    while shared.queue().threads > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "all threads end");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
