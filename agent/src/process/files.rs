@@ -5,6 +5,7 @@
 mod debug_file;
 
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
+use super::looks::Look;
 use super::maps::MapsEntry;
 use crate::address::{AbsAddr, FileId, FileOffset};
 use crate::clock::{MonotonicNs, monotonic_now};
@@ -277,6 +278,13 @@ impl Files {
         let (backing, new) = state.reported(path, wanted.build_id);
         state.counts.unreadable += u64::from(new);
         backing
+    }
+
+    /// By whose mounts the paths of a look are meant, if only by a relative's where the process is gone.
+    #[must_use]
+    pub fn view(&self, look: &Look) -> Vec<u8> {
+        let mut tasks = look.task.into_iter().chain(look.relatives);
+        tasks.find_map(|task| self.host.view(task).ok()).unwrap_or_default()
     }
 
     /// What stands behind a mapping until somebody has looked: a file that is known by its path alone.

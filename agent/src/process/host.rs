@@ -155,6 +155,13 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// See [`OpenError`].
     fn open_path(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError>;
 
+    /// What the paths of a process are relative to: equal bytes mean that equal paths are one file. Asks no
+    /// file system.
+    ///
+    /// # Errors
+    /// When it is gone, or shielded.
+    fn view(&self, task: Task) -> io::Result<Vec<u8>>;
+
     /// The bytes of a vDSO mapping.
     ///
     /// # Errors
@@ -205,9 +212,14 @@ impl ProcFs {
         })
     }
 
-    /// Where `/proc/PID/exe` leads to, as the kernel writes it.
+    /// Where an entry leads to, as the kernel writes it.
+    fn link(&self, task: Task, name: &str) -> io::Result<Vec<u8>> {
+        self.try_both(task, name, |path| Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()))
+    }
+
+    /// Where `/proc/PID/exe` leads to.
     fn executable_link(&self, task: Task) -> io::Result<Vec<u8>> {
-        self.try_both(task, "exe", |path| Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()))
+        self.link(task, "exe")
     }
 
     fn open_executable(&self, task: Task) -> Result<OpenedFile, OpenError> {
@@ -395,6 +407,14 @@ impl Host for ProcFs {
 
     fn open_path(&self, task: Task, path: &[u8]) -> Result<OpenedFile, OpenError> {
         self.open_beneath(task, path)
+    }
+
+    fn view(&self, task: Task) -> io::Result<Vec<u8>> {
+        // The root too: in one mount namespace it may be another folder (chroot(2)).
+        let mut view = self.link(task, "ns/mnt")?;
+        view.push(0);
+        view.extend(self.link(task, "root")?);
+        Ok(view)
     }
 
     fn vdso(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>> {

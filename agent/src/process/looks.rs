@@ -54,7 +54,7 @@ pub struct LookCounts {
     pub late: u64,
     /// Looks that wait now for a file system that does not answer.
     pub stuck: u64,
-    /// Mappings that were not looked at, because a look at the same path is stuck.
+    /// Mappings that were not looked at, because a look at the same path of the same mounts is stuck.
     pub held: u64,
     /// Looks that were not taken, because too many wait.
     pub refused: u64,
@@ -80,17 +80,25 @@ struct Shared {
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
     threads: usize,
-    /// Paths at which a look is stuck, and who else asked for them.
-    held: HashMap<Vec<u8>, Vec<Pid>>,
+    /// Places at which a look is stuck, and who else asked for them.
+    held: HashMap<Place, Vec<Pid>>,
     /// Processes whose looks came late and can be asked for again.
     late: Vec<Pid>,
     closed: bool,
     counts: LookCounts,
 }
 
+/// A path, and by whose mounts it is meant: every container may have its own file there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Place {
+    view: Arc<[u8]>,
+    path: Vec<u8>,
+}
+
 #[derive(Debug)]
 struct Job {
     look: Look,
+    view: Arc<[u8]>,
     progress: Mutex<Progress>,
     done: Condvar,
 }
@@ -101,11 +109,10 @@ enum Progress {
     /// A thread is at this mapping.
     At(usize),
     Done(Vec<Backing>),
-    /// Nobody waits for it any more; it was at this path, or had not begun. `held`: others that ask for
-    /// the path are noted.
+    /// Nobody waits for it any more; it was at this path, or had not begun. `stuck`: it is counted so.
     Abandoned {
         path: Option<Vec<u8>>,
-        held: bool,
+        stuck: bool,
     },
     /// Abandoned, and over since.
     Over,
@@ -160,9 +167,11 @@ impl Looks {
         };
         let count = look.asked.len();
         let mut seen: Vec<Option<Backing>> = vec![None; count];
-        let (places, job) = self.without_held(shared, look.clone());
+        let view: Arc<[u8]> = self.files.view(&look).into();
+        let (places, job) = self.without_held(shared, look.clone(), &view);
         if !job.asked.is_empty() {
-            for (place, backing) in places.iter().zip(self.ask(shared, job).unwrap_or_default()) {
+            let found = self.ask(shared, job, view).unwrap_or_default();
+            for (place, backing) in places.iter().zip(found) {
                 if let Some(seen) = seen.get_mut(*place) {
                     *seen = Some(backing);
                 }
@@ -181,12 +190,16 @@ impl Looks {
     }
 
     /// The part of a look that meets no path where another one is stuck, and the places of its mappings.
-    fn without_held(&self, shared: &Shared, look: Look) -> (Vec<usize>, Look) {
+    fn without_held(&self, shared: &Shared, look: Look, view: &Arc<[u8]>) -> (Vec<usize>, Look) {
         let mut queue = locked(&shared.queue);
         let mut places = Vec::with_capacity(look.asked.len());
         let mut asked = Vec::with_capacity(look.asked.len());
         for (place, one) in look.asked.into_iter().enumerate() {
-            if let Some(pids) = queue.held.get_mut(&one.mapping.path) {
+            let held = match queue.held.is_empty() {
+                true => None,
+                false => queue.held.get_mut(&Place::new(view, &one.mapping.path)),
+            };
+            if let Some(pids) = held {
                 if pids.len() < LOOKS_HELD_MAX && pids.last() != Some(&look.pid) {
                     pids.push(look.pid);
                 }
@@ -200,9 +213,9 @@ impl Looks {
     }
 
     /// Hands a look over and waits for it.
-    fn ask(&self, shared: &Arc<Shared>, look: Look) -> Option<Vec<Backing>> {
-        let job =
-            Arc::new(Job { look, progress: Mutex::new(Progress::Waiting), done: Condvar::new() });
+    fn ask(&self, shared: &Arc<Shared>, look: Look, view: Arc<[u8]>) -> Option<Vec<Backing>> {
+        let (progress, done) = (Mutex::new(Progress::Waiting), Condvar::new());
+        let job = Arc::new(Job { look, view, progress, done });
         let wait = {
             let mut queue = locked(&shared.queue);
             if queue.jobs.len() >= LOOK_QUEUE_MAX {
@@ -227,13 +240,17 @@ impl Looks {
         let mut queue = locked(&shared.queue);
         queue.counts.late += 1;
         let path = match &mut *locked(&job.progress) {
-            Progress::Abandoned { path: Some(path), held } => {
-                *held = true;
+            Progress::Abandoned { path: Some(path), stuck } => {
+                *stuck = true;
                 path.clone()
             }
             _ => return,
         };
-        queue.held.entry(path.clone()).or_default().push(job.look.pid);
+        // What has no path (the vDSO) is every process's own.
+        if path.starts_with(b"/") {
+            let place = Place::new(&job.view, &path);
+            queue.held.entry(place).or_default().push(job.look.pid);
+        }
         queue.counts.stuck += 1;
         let more = queue.threads < LOOK_THREADS_MAX;
         let stuck = queue.counts.stuck;
@@ -271,6 +288,12 @@ impl Look {
     }
 }
 
+impl Place {
+    fn new(view: &Arc<[u8]>, path: &[u8]) -> Self {
+        Self { view: Arc::clone(view), path: path.to_vec() }
+    }
+}
+
 impl Job {
     /// Waits until it is done; abandons it if that takes too long.
     fn wait(&self, wait: Duration) -> Option<Vec<Backing>> {
@@ -284,7 +307,7 @@ impl Job {
             Progress::At(place) => self.look.asked.get(*place).map(|one| one.mapping.path.clone()),
             _ => None,
         };
-        match std::mem::replace(&mut *progress, Progress::Abandoned { path, held: false }) {
+        match std::mem::replace(&mut *progress, Progress::Abandoned { path, stuck: false }) {
             Progress::Done(found) => Some(found),
             _ => None,
         }
@@ -353,14 +376,14 @@ fn work(shared: &Shared, files: &Files, job: &Job) {
     let mut queue = locked(&shared.queue);
     queue.counts.panics += panics;
     let mut progress = locked(&job.progress);
-    let Progress::Abandoned { path, held } = &*progress else {
+    let Progress::Abandoned { path, stuck } = &*progress else {
         *progress = Progress::Done(found);
         job.done.notify_all();
         return;
     };
     queue.late.push(job.look.pid);
-    if let (Some(path), true) = (path, held) {
-        let pids = queue.held.remove(path).unwrap_or_default();
+    if let (Some(path), true) = (path, stuck) {
+        let pids = queue.held.remove(&Place::new(&job.view, path)).unwrap_or_default();
         queue.late.extend(pids);
         queue.counts.stuck = queue.counts.stuck.saturating_sub(1);
     }

@@ -38,6 +38,18 @@ fn own_status_and_executable() {
 }
 
 #[test]
+fn who_shares_mounts_and_root_shares_a_view() {
+    let mine = host().view(me()).unwrap();
+    assert!(mine.starts_with(b"mnt:[") && mine.ends_with(b"\0/"), "{mine:?}");
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let other = Task { pid: Pid(child.id()), tid: Tid(child.id()) };
+    assert_eq!(host().view(other).unwrap(), mine);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(host().view(other).is_err());
+}
+
+#[test]
 fn mapped_file_opens_by_range_or_by_path() {
     let maps = host().maps(me()).unwrap();
     let exe = std::fs::metadata("/proc/self/exe").unwrap();

@@ -26,7 +26,7 @@ impl ForeignFiles for Mount {
     fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
         let path = fake_path(file);
         assert!(!path.contains("odd"), "a defect of a parser");
-        if path.contains("dead") {
+        if path.contains("dead") || path.contains("vdso") {
             let alive = locked(&self.alive);
             drop(self.changed.wait_while(alive, |alive| !*alive).unwrap());
         }
@@ -50,7 +50,7 @@ impl ForeignFiles for Mount {
 
 fn looks(mount: &Arc<Mount>) -> Looks {
     let host: Arc<FakeHost> = Arc::default();
-    for pid in 0..100 {
+    for pid in (0..100).chain(1000..1200) {
         host.processes().insert(Pid(pid), FakeProcess::new(0, "/bin/a", &[]));
     }
     Looks::start(Arc::new(Files::new(host, Arc::clone(mount) as _))).unwrap()
@@ -134,6 +134,38 @@ fn a_dead_mount_holds_up_nobody_else() {
     });
     drop(looks);
     until("all threads end", || locked(&shared.queue).threads == 0);
+}
+
+#[test]
+fn a_dead_mount_of_one_container_holds_up_no_other() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    for (first, second, stuck) in [(1000, 1001, 1), (1100, 1101, 2)] {
+        until("its container is asked", || {
+            assert_eq!(shown(&looks.look(look(first, &["/dead/a"]))), "/dead/a?");
+            looks.counts().stuck == stuck
+        });
+        assert_eq!(shown(&looks.look(look(second, &["/dead/a"]))), "/dead/a?");
+        assert_eq!(looks.counts().stuck, stuck, "once");
+    }
+    mount.answer();
+    until("nothing is stuck", || looks.counts().stuck == 0);
+    assert!(locked(&looks.shared.as_ref().unwrap().queue).held.is_empty());
+}
+
+#[test]
+fn a_process_whose_memory_does_not_answer_keeps_the_vdso_from_no_other() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    for pid in 1..4 {
+        until("each is asked", || {
+            assert_eq!(shown(&looks.look(look(pid, &["[vdso]"]))), "-");
+            looks.counts().stuck == u64::from(pid)
+        });
+    }
+    assert_eq!(looks.counts().held, 0);
+    mount.answer();
+    until("nothing is stuck", || looks.counts().stuck == 0);
 }
 
 #[test]
