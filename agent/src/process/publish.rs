@@ -19,7 +19,7 @@ use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
 use agent_ebpf::{RuleKind, UnwindRule};
 use budget::{Budget, State};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use retry::Retries;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,7 +125,7 @@ pub struct Publisher {
     perf_maps: Option<Arc<PerfMaps>>,
     budget: Budget,
     /// Who waits for a table that is being made.
-    waiting: HashMap<FileId, Vec<Pid>>,
+    waiting: HashMap<FileId, HashSet<Pid>>,
     retries: Retries,
     waits: Waits,
     generation: u32,
@@ -204,13 +204,7 @@ impl Publisher {
     /// Publishes everything that changed: processes that ended, tables that are made, processes whose
     /// mappings are new or whose tables came.
     pub fn refresh(&mut self, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
-        for pid in processes.take_ended() {
-            self.retries.forget(pid);
-            self.waits.forget(pid);
-            if let Err(error) = kernel.remove_process(pid) {
-                tracing::debug!(%error, pid = pid.0, "process not removed");
-            }
-        }
+        self.forget_ended(processes, kernel);
         for pid in processes.take_replaced() {
             self.waits.forget(pid);
         }
@@ -224,6 +218,20 @@ impl Publisher {
         }
         for pid in processes.take_dirty() {
             self.publish(pid, processes, kernel);
+        }
+    }
+
+    fn forget_ended(&mut self, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
+        for pid in processes.take_ended() {
+            self.retries.forget(pid);
+            self.waits.forget(pid);
+            // A table may never come, and processes begin and end meanwhile.
+            for waiting in self.waiting.values_mut() {
+                waiting.remove(&pid);
+            }
+            if let Err(error) = kernel.remove_process(pid) {
+                tracing::debug!(%error, pid = pid.0, "process not removed");
+            }
         }
     }
 
@@ -337,10 +345,7 @@ impl Publisher {
             State::Loaded(id) => MappingUnwind::Table(id),
             State::Pending => {
                 if let Some(pid) = pid {
-                    let waiting = self.waiting.entry(file.id).or_default();
-                    if waiting.last() != Some(&pid) {
-                        waiting.push(pid);
-                    }
+                    self.waiting.entry(file.id).or_default().insert(pid);
                 }
                 MappingUnwind::Pending
             }

@@ -290,6 +290,7 @@ impl Publisher {
         }
         let returning = std::mem::take(&mut table.returning);
         let pids = self.waiting.remove(&file).unwrap_or_default();
+        let pids: Vec<_> = pids.into_iter().collect();
         if let State::Loaded(id) = state
             && let Some(table) = self.budget.loaded.get(&id)
         {

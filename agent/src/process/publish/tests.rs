@@ -190,6 +190,31 @@ fn a_process_that_ended_is_taken_out() {
 }
 
 #[test]
+fn who_waits_for_a_table_is_noted_once() {
+    let mut scene = Scene::new();
+    for pid in [50, 51] {
+        scene.lives(pid, &[(0x1000, "/bin/a")]);
+    }
+    // Held samples of both are tried in turn for as long as the table is not there.
+    for pid in [50, 51, 50, 51, 50] {
+        let set = scene.table.mappings(Pid(pid)).unwrap();
+        let process = scene.table.key(Pid(pid)).unwrap();
+        scene.publisher.walk_mappings(&set, process, false);
+    }
+    let file = scene.file(50);
+    assert_eq!(scene.publisher.waiting[&file].len(), 2);
+    // Whoever ends does not wait: the file may never answer. Before anything is taken out of the threads.
+    scene.host.processes().remove(&Pid(50));
+    let (pid, tid, time) = (Pid(50), Tid(50), monotonic_now());
+    scene.table.apply(ProcessEvent::Exit { pid, tid, time });
+    scene.publisher.forget_ended(&mut scene.table, &mut scene.kernel);
+    assert_eq!(scene.publisher.waiting[&file].len(), 1);
+    scene.settle();
+    assert_eq!(scene.shown(51), "1000-2000 t1");
+    assert!(scene.publisher.waiting.is_empty());
+}
+
+#[test]
 fn an_exec_and_an_exit_in_one_poll_publish_nothing() {
     let mut scene = Scene::new();
     let (pid, tid, parent) = (Pid(60), Tid(60), Pid(1));
