@@ -8,7 +8,7 @@ use super::host::Task;
 use super::maps::MapsEntry;
 use crate::address::Pid;
 use crate::limits::{LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT, LOOKS_HELD_MAX};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use proto::BuildId;
 use std::collections::VecDeque;
 use std::io;
@@ -82,6 +82,8 @@ struct Queue {
     threads: usize,
     /// Places at which a look is stuck, and who else asked for them.
     held: HashMap<Place, Vec<Pid>>,
+    /// Processes whose looks found no room.
+    refused: HashSet<Pid>,
     /// Processes whose looks came late and can be asked for again.
     late: Vec<Pid>,
     closed: bool,
@@ -120,6 +122,22 @@ enum Progress {
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Queue {
+    /// Lets those that were refused ask again, as many as there is room for; only once half of it is free, so
+    /// that they are not refused again one by one.
+    fn readmit(&mut self) {
+        if self.jobs.len() > LOOK_QUEUE_MAX / 2 || self.refused.is_empty() {
+            return;
+        }
+        let room = LOOK_QUEUE_MAX - self.jobs.len();
+        let pids: Vec<Pid> = self.refused.iter().copied().take(room).collect();
+        for pid in pids {
+            self.refused.remove(&pid);
+            self.late.push(pid);
+        }
+    }
 }
 
 impl Looks {
@@ -220,7 +238,10 @@ impl Looks {
             let mut queue = locked(&shared.queue);
             if queue.jobs.len() >= LOOK_QUEUE_MAX {
                 queue.counts.refused += 1;
-                queue.late.push(job.look.pid); // it asks again
+                // It asks again when there is room: before, it would be refused again.
+                if queue.refused.len() < LOOKS_HELD_MAX {
+                    queue.refused.insert(job.look.pid);
+                }
                 return None;
             }
             queue.jobs.push_back(Arc::clone(&job));
@@ -345,12 +366,17 @@ fn run(shared: &Shared, files: &Files) {
             let mut queue = locked(&shared.queue);
             loop {
                 let busy = usize::try_from(queue.counts.stuck).unwrap_or(usize::MAX);
-                if queue.closed || queue.threads.saturating_sub(busy) > LOOK_THREADS {
+                let surplus = queue.threads.saturating_sub(busy) > LOOK_THREADS;
+                // A thread too many that was woken for a look takes it: nobody else is woken for it.
+                if !queue.closed
+                    && let Some(job) = queue.jobs.pop_front()
+                {
+                    queue.readmit();
+                    break job;
+                }
+                if queue.closed || surplus {
                     queue.threads -= 1;
                     return;
-                }
-                if let Some(job) = queue.jobs.pop_front() {
-                    break job;
                 }
                 queue = shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }

@@ -83,7 +83,7 @@ fn shown(seen: &[Seen]) -> String {
 
 /// Waits until something holds; the threads are not this test's.
 #[track_caller]
-fn until(what: &str, holds: impl Fn() -> bool) {
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !holds() {
         assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
@@ -184,6 +184,32 @@ fn when_all_threads_are_stuck_the_engine_still_goes_on() {
     until("nothing is stuck", || looks.counts().stuck == 0);
     until("the one that waited is told too", || looks.take_late().contains(&Pid(50)));
     until("it is there", || shown(&looks.look(look(50, &["/lib/b"]))) == "/lib/b");
+}
+
+#[test]
+fn who_is_refused_asks_again_when_there_is_room() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    let mut number = 0;
+    until("all threads are stuck", || {
+        looks.look(look(1, &[&format!("/dead/{number}")]));
+        number += 1;
+        looks.counts().stuck == u64::try_from(LOOK_THREADS_MAX).unwrap()
+    });
+    let asked = u32::try_from(LOOK_QUEUE_MAX).unwrap() + 10;
+    for number in 0..asked {
+        looks.look(look(if number < asked - 10 { 2 } else { 1000 + number % 10 }, &["/lib/a"]));
+    }
+    let counts = looks.counts();
+    assert!(counts.refused >= 10, "{counts:?}");
+    assert!(!looks.take_late().iter().any(|pid| pid.0 >= 1000), "in vain");
+    mount.answer();
+    let mut late = HashSet::new();
+    until("all who were refused may ask again", || {
+        late.extend(looks.take_late());
+        (1000..1010).all(|pid| late.contains(&Pid(pid)))
+    });
+    until("it is there", || shown(&looks.look(look(1000, &["/lib/a"]))) == "/lib/a");
 }
 
 #[test]
