@@ -118,7 +118,8 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// When the process is gone.
     fn living_thread(&self, pid: Pid) -> io::Result<Tid>;
 
-    /// Path of the executable as the process sees it, without the kernel's remark that it is deleted.
+    /// Path of the executable as the process sees it, with the kernel's remark if it is deleted. Asks no file
+    /// system: it is called on the engine's thread.
     ///
     /// # Errors
     /// When it is gone, shielded, or a kernel thread.
@@ -215,11 +216,6 @@ impl ProcFs {
     /// Where an entry leads to, as the kernel writes it.
     fn link(&self, task: Task, name: &str) -> io::Result<Vec<u8>> {
         self.try_both(task, name, |path| Ok(rustix::fs::readlink(path, Vec::new())?.into_bytes()))
-    }
-
-    /// Where `/proc/PID/exe` leads to.
-    fn executable_link(&self, task: Task) -> io::Result<Vec<u8>> {
-        self.link(task, "exe")
     }
 
     fn open_executable(&self, task: Task) -> Result<OpenedFile, OpenError> {
@@ -341,13 +337,7 @@ impl Host for ProcFs {
     }
 
     fn executable(&self, task: Task) -> io::Result<Vec<u8>> {
-        let link = self.executable_link(task)?;
-        if path::has_remark(&link) {
-            let same = |exe: OpenedFile| self.is_named(task, &link, exe.identity);
-            let named = self.open_executable(task).is_ok_and(same);
-            return Ok(if named { link } else { path::without_remark(&link).to_vec() });
-        }
-        Ok(link)
+        self.link(task, "exe")
     }
 
     fn maps(&self, task: Task) -> io::Result<Maps> {
@@ -399,7 +389,7 @@ impl Host for ProcFs {
         {
             return Ok(found);
         }
-        if self.executable_link(task)? != mapping.path {
+        if self.executable(task)? != mapping.path {
             return Err(io::Error::from(io::ErrorKind::NotFound).into());
         }
         self.with_name(self.open_executable(task)?, task, &mapping.path)

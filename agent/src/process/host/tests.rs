@@ -3,6 +3,7 @@
 use super::{Host as _, OpenError, ProcFs, Task};
 use crate::address::{AbsAddr, FileOffset, Pid, Tid};
 use crate::limits::MAPPINGS_PER_PROCESS_MAX;
+use crate::path;
 use crate::process::maps::MapsEntry;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -155,8 +156,8 @@ fn main_thread_that_ended_first() {
     assert!(path.unwrap().starts_with(b"/"));
 }
 
-/// What a running copy of `sleep` at `path` is called, and the file of its first mapping, once `change`
-/// was done to it.
+/// What a running copy of `sleep` at `path` is called, and whether to the last letter, once `change` was done
+/// to it.
 #[track_caller]
 fn called(path: &std::path::Path, change: impl FnOnce()) -> (String, bool) {
     let mut child = std::process::Command::new(path).arg("10").spawn().unwrap();
@@ -170,10 +171,13 @@ fn called(path: &std::path::Path, change: impl FnOnce()) -> (String, bool) {
     let executable = host().executable(task).unwrap();
     let maps = host().maps(task).unwrap();
     let first = maps.entries.first().unwrap();
-    let opened = host().open(task, first).map(|opened| opened.named);
+    assert_eq!(executable, first.path, "the kernel states it here and there in one way");
+    let named = host().open(task, first).map(|opened| opened.named);
     child.kill().unwrap();
     child.wait().unwrap();
-    (String::from_utf8(executable).unwrap(), opened.unwrap())
+    let named = named.unwrap();
+    let name = if named { &executable[..] } else { path::without_remark(&executable) };
+    (String::from_utf8(name.to_vec()).unwrap(), named)
 }
 
 #[test]

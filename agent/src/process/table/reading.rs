@@ -89,7 +89,7 @@ impl ProcessTable {
         let Ok(maps) = maps else { return };
         self.counts.mappings_left_out += maps.left_out;
         let set = Arc::new(MappingSet::new(self.behind(pid, task, relatives, &maps.entries)));
-        let executable = self.executable(task);
+        let executable = self.executable(task, &set);
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
         let both = executable.as_ref().zip(known.as_ref());
@@ -211,7 +211,7 @@ impl ProcessTable {
         let time = sample.map_or_else(monotonic_now, |sample| sample.time);
         let awaited = instance.images[program].awaits_mappings(time);
         if alive && known.executable.is_none() && !known.kernel_thread && !awaited {
-            known.executable = self.executable(known.task);
+            known.executable = self.executable(known.task, &instance.images[program].set);
         }
         let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());
         let parent = parent.and_then(|parent| parent.images.last()?.identity.clone());
@@ -228,9 +228,14 @@ impl ProcessTable {
         identity
     }
 
-    fn executable(&self, task: Task) -> Option<String> {
+    /// The executable's path. Who looked at the mappings knows whether ` (deleted)` is part of its name: to look
+    /// here would make the engine wait for a file system.
+    fn executable(&self, task: Task, set: &MappingSet) -> Option<String> {
         let path = self.host.executable(task).ok()?;
-        Some(String::from_utf8_lossy(&path).into_owned())
+        let stated = String::from_utf8_lossy(&path);
+        let mut files = set.mappings().iter().filter_map(|mapping| mapping.file.as_ref());
+        let named = !path::has_remark(&path) || files.any(|file| file.path == *stated);
+        Some(if named { stated } else { path::shown(&path) }.into_owned())
     }
 }
 

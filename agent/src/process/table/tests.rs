@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+mod executable;
 mod time;
 
 const MS: u64 = 1_000_000;
