@@ -324,7 +324,7 @@ impl Engine {
                 continue;
             }
             held.tried = now;
-            let attribution = self.intake.processes.attribute(&held.sample);
+            let attribution = self.intake.processes.attribute_held(&held.sample);
             let whole = match attribution.mappings {
                 Some(set) => {
                     let process = attribution.process.key();
@@ -436,7 +436,7 @@ impl Intake {
         if !Held::may_become_whole(&sample) || !self.processes.is_tracked(sample.pid) {
             return Some(sample);
         }
-        let mappings = self.processes.attribute(&sample).mappings;
+        let mappings = self.processes.attribute_held(&sample).mappings;
         let frames = normalize::frames(&sample, mappings.as_deref());
         self.needs.state(&sample, &frames, &self.processes);
         self.held.offer(sample, monotonic_now())

@@ -59,6 +59,22 @@ pub struct Attribution {
     /// User frames to believe, from the leaf on: behind them the walk went by a file that was not mapped
     /// there any more.
     pub sound_frames: usize,
+    doubt: Option<Doubt>,
+}
+
+/// What is counted of a sample.
+#[derive(Clone, Copy, Debug)]
+enum Doubt {
+    Stranger,
+    GenerationMismatched,
+    WalkOutdated,
+}
+
+impl Attribution {
+    fn of_stranger(process: Arc<ProcessIdentity>) -> Self {
+        let doubt = Some(Doubt::Stranger);
+        Self { process, mappings: None, sound_frames: usize::MAX, doubt }
+    }
 }
 
 /// The table.
@@ -272,8 +288,22 @@ impl ProcessTable {
         }
     }
 
-    /// Who a sample belongs to. Never fails: at worst it is a stranger known by its pid and name.
+    /// Who a sample belongs to that is taken in. Never fails: at worst it is a stranger known by its pid and
+    /// name.
     pub fn attribute(&mut self, sample: &RawSample) -> Attribution {
+        let attribution = self.attribute_held(sample);
+        let counts = &mut self.counts;
+        match attribution.doubt {
+            Some(Doubt::Stranger) => counts.strangers += 1,
+            Some(Doubt::GenerationMismatched) => counts.generations_mismatched += 1,
+            Some(Doubt::WalkOutdated) => counts.walks_outdated += 1,
+            None => {}
+        }
+        attribution
+    }
+
+    /// The same of a sample that may be held back and asked about again: it is counted when it is taken in.
+    pub fn attribute_held(&mut self, sample: &RawSample) -> Attribution {
         let pid = sample.pid;
         let index = self.at_time(pid, sample.time);
         let Some(index) = index else { return self.stranger(sample) };
@@ -284,19 +314,19 @@ impl ProcessTable {
         let process = self.identify(pid, index, program, Some(sample));
         let instances = &self.instances[&pid];
         let image = &instances[index].images[program];
-        let mut sound_frames = usize::MAX;
+        let (mut sound_frames, mut doubt) = (usize::MAX, None);
         let mappings = match image.of_generation(sample.generation) {
             // Records come in the order of their times: what they say is how it was at the sample's.
             Some(walked) if image.known_at() <= sample.time => {
                 sound_frames = sound(&sample.user, walked, &image.set);
-                self.counts.walks_outdated += u64::from(sound_frames < sample.user.len());
+                doubt = (sound_frames < sample.user.len()).then_some(Doubt::WalkOutdated);
                 Some(Arc::clone(&image.set))
             }
             // What is known is of after the sample.
             Some(walked) => Some(Arc::clone(walked)),
             None if sample.generation == Generation(0) => Some(Arc::clone(&image.set)),
             None => {
-                self.counts.generations_mismatched += 1;
+                doubt = Some(Doubt::GenerationMismatched);
                 let mut images = instances.iter().flat_map(|instance| &instance.images);
                 let other = images.any(|image| image.of_generation(sample.generation).is_some());
                 // Where it ran itself, its leaf is its own whatever the walk went by; in the kernel it may
@@ -307,7 +337,7 @@ impl ProcessTable {
                 (!other || sound_frames == 1).then(|| Arc::clone(&image.set))
             }
         };
-        Attribution { process, mappings, sound_frames }
+        Attribution { process, mappings, sound_frames, doubt }
     }
 
     /// Frees what ended long enough ago, and looks after a few processes: for exits that were missed,
@@ -414,7 +444,6 @@ impl ProcessTable {
 
     /// A process nothing is known of but its sample: it is kept, so that all its samples agree.
     fn stranger(&mut self, sample: &RawSample) -> Attribution {
-        self.counts.strangers += 1;
         if let Some(attribution) = self.stranger_again(sample) {
             return attribution;
         }
@@ -435,7 +464,7 @@ impl ProcessTable {
                 instances.sort_by_key(|instance| instance.started);
             }
         }
-        Attribution { process, mappings: None, sound_frames: usize::MAX }
+        Attribution::of_stranger(process)
     }
 
     /// The stranger of the sample before, if that is not long ago.
@@ -449,7 +478,7 @@ impl ProcessTable {
         instance.ended = Some(time);
         let process = instance.image().identity.clone()?;
         self.ended.push_back((time, sample.pid));
-        Some(Attribution { process, mappings: None, sound_frames: usize::MAX })
+        Some(Attribution::of_stranger(process))
     }
 }
 

@@ -56,3 +56,32 @@ fn a_walk_by_a_mapping_that_was_replaced_is_cut_there() {
     scene.table.published(Pid(50), Generation(2));
     check(&mut scene, (22, 2, &stack), usize::MAX, "/bin/a: /bin/a+4 /lib/two.so+10 /bin/a+10");
 }
+
+#[test]
+fn a_sample_is_counted_once_however_long_it_was_held() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    scene.exec(11, 50, "a");
+    scene.mmap(11, 50, 0x1000, "/bin/a");
+    scene.lives(50, 10, "/bin/a", &[]);
+    scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(1));
+    scene.mmap(20, 50, 0x1000, "/bin/b");
+    let outdated = scene.sample(21, 50, 1, &[0x1010, 0x1020]);
+    let mismatched = scene.sample(21, 50, 9, &[0x1010]);
+    let stranger = scene.sample(21, 99, 0, &[0x1010]);
+    for sample in [&outdated, &mismatched, &stranger] {
+        for _ in 0..3 {
+            scene.table.attribute_held(sample);
+        }
+    }
+    let counted = |scene: &Scene| {
+        let counts = scene.table.counts();
+        [counts.walks_outdated, counts.generations_mismatched, counts.strangers]
+    };
+    assert_eq!(counted(&scene), [0; 3]);
+    for sample in [&outdated, &mismatched, &stranger] {
+        scene.table.attribute(sample);
+    }
+    assert_eq!(counted(&scene), [1; 3]);
+}
