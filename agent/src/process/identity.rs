@@ -23,6 +23,8 @@ pub(super) struct Known {
     young: bool,
     comm: String,
     pub(super) executable: Option<String>,
+    /// The executable was read just now, of whoever has the pid.
+    pub(super) executable_unproven: bool,
     pub(super) kernel_thread: bool,
     forked_from: Option<Arc<ProcessIdentity>>,
 }
@@ -38,6 +40,7 @@ impl Known {
             young: age_ns < IDENTITY_SETTLED_NS,
             comm: image.map(|image| image.comm.clone()).unwrap_or_default(),
             executable: image.and_then(|image| image.executable.clone()),
+            executable_unproven: false,
             kernel_thread: instance.kernel_thread,
             forked_from: image.and_then(|image| image.forked_from.clone()),
         }
@@ -56,10 +59,11 @@ impl Identifier {
         Self { host, cgroups: HashMap::new() }
     }
 
-    /// Who `known` is, and whether that is final. `alive` says that `/proc` still speaks of this program.
+    /// Who `known` is, and whether that is final. `alive` says that `/proc` still speaks of this program; an
+    /// executable that was read of another one is taken out of `known`.
     pub(super) fn identify(
         &mut self,
-        known: &Known,
+        known: &mut Known,
         parent: Option<&ProcessIdentity>,
         sample: Option<&RawSample>,
         alive: bool,
@@ -87,6 +91,9 @@ impl Identifier {
             });
             if !same {
                 (service, cgroup, settled) = (None, None, true);
+                if known.executable_unproven {
+                    known.executable = None;
+                }
             }
         }
         // On version 1 every process has the root's id.

@@ -453,8 +453,8 @@ impl ProcessTable {
             && !sample.kernel.is_empty();
         instance.image().comm = String::from_utf8_lossy(&sample.comm).into_owned();
         instance.stranger = true;
-        let known = Known::of(sample.pid, &instance, 0);
-        let (process, _) = self.identifier.identify(&known, None, Some(sample), false);
+        let mut known = Known::of(sample.pid, &instance, 0);
+        let (process, _) = self.identifier.identify(&mut known, None, Some(sample), false);
         instance.image().identity = Some(Arc::clone(&process));
         // It is gone, or its records are yet to come: they will make an instance of their own.
         instance.ended = Some(sample.time);

@@ -212,11 +212,12 @@ impl ProcessTable {
         let awaited = instance.images[program].awaits_mappings(time);
         if alive && known.executable.is_none() && !known.kernel_thread && !awaited {
             known.executable = self.executable(known.task, &instance.images[program].set);
+            known.executable_unproven = true;
         }
         let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());
         let parent = parent.and_then(|parent| parent.images.last()?.identity.clone());
         let (identity, settled) =
-            self.identifier.identify(&known, parent.as_deref(), sample, alive);
+            self.identifier.identify(&mut known, parent.as_deref(), sample, alive);
         let image =
             &mut self.instances.get_mut(&pid).expect("looked up above")[index].images[program];
         if image.executable.is_none() {

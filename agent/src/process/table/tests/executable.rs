@@ -18,3 +18,19 @@ fn a_deleted_executable_is_told_from_one_that_is_called_so() {
         assert_eq!(found.executable_path, expected, "{stated}");
     }
 }
+
+#[test]
+fn a_pid_that_is_used_again_does_not_lend_its_executable() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    // It has ended, another process has its pid, and the records of both are yet to come.
+    scene.lives(50, 5000, "/bin/other", &[(0x1000, "/bin/other")]);
+    let sample = scene.sample(1500, 50, 0, &[]);
+    for _ in 0..2 {
+        let found = scene.table.attribute(&sample).process;
+        assert_eq!(
+            (found.executable_path.as_str(), found.executable_name.as_str()),
+            ("", "thread")
+        );
+    }
+}
