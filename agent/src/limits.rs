@@ -79,7 +79,7 @@ pub const IDENTITY_SETTLED_NS: u64 = 200_000_000;
 pub const CGROUPS_MAX: usize = 4096;
 /// Foreign files known at once. Least recently used ones that no process maps go first.
 pub const FILES_MAX: usize = 16_384;
-/// Descriptors of foreign files kept open for naming; the rest is opened again when needed. Half of the
+/// Descriptors of foreign files and of their debug files kept open for naming; the rest is opened again when needed. Half of the
 /// usual soft limit of 1,024 descriptors.
 pub const FILES_OPEN_MAX: usize = 512;
 /// Allocations of at least this many bytes are mapped on their own, and free memory of more at the end of

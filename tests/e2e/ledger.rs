@@ -4,6 +4,7 @@
 //! included. Exact: no tolerance but two ticks a CPU between the clock and the runs.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use tests::account::{Account, accounts};
@@ -22,6 +23,7 @@ fn every_sample_is_somewhere_though_many_are_lost() {
         return;
     }
     let Some(program) = Language::C.split() else { return };
+    let program = without_symbols(&program);
     let sink = Sink::start();
     let arguments = vec!["--ring-bytes".to_owned(), "4096".to_owned()];
     let options = AgentOptions { arguments, ..AgentOptions::at(FREQUENCY_HZ) };
@@ -63,6 +65,15 @@ fn every_sample_is_somewhere_though_many_are_lost() {
     of_processes(&accounts);
 }
 
+/// A copy whose frames have no names, so that there is something to account for.
+fn without_symbols(program: &Path) -> PathBuf {
+    let copy = binary::scratch("workloads").join("split-c-stripped");
+    std::fs::copy(program, &copy).expect("copy into the scratch folder");
+    let status = Command::new("strip").arg("--strip-all").arg(&copy).status();
+    assert!(status.is_ok_and(|status| status.success()), "strip comes with the compiler");
+    copy
+}
+
 fn closes(account: &Account) {
     let of = |figure: &str| account.of(figure);
     let ends = of("idle") + of("filtered") + of("shipped") + of("lost_in_ring");
@@ -89,7 +100,7 @@ fn of_processes(accounts: &[Account]) {
         of_processes.for_each(|(name, value)| *parts.entry(name.clone()).or_insert(0) += value);
     }
     assert_eq!(whole, parts);
-    assert!(!whole.is_empty());
+    assert!(whole.keys().any(|name| name.starts_with("unnamed.")), "{whole:?}");
 }
 
 #[test]

@@ -199,6 +199,15 @@ impl ForeignFiles for FakeFiles {
         })
     }
 
+    /// A separate debug file carries the build id that it is named by.
+    fn build_id(&self, file: &OwnedFd) -> Option<BuildId> {
+        let path = Self::path(file);
+        let hex = path.strip_prefix("/usr/lib/debug/.build-id/")?.strip_suffix(".debug")?;
+        let digits: Vec<u8> = hex.chars().filter_map(|c| c.to_digit(16)?.try_into().ok()).collect();
+        let bytes: Vec<u8> = digits.as_chunks::<2>().0.iter().map(|[a, b]| a << 4 | b).collect();
+        BuildId::new(&bytes)
+    }
+
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
         let path = Self::path(file);
         // What lies below `/copy` has the rows of what it is a copy of.

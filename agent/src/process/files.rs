@@ -51,7 +51,7 @@ pub struct Wanted<'a> {
 pub struct FileCounts {
     /// Files known now.
     pub known: u64,
-    /// Descriptors open now.
+    /// Descriptors open now, with those of debug files.
     pub open: u64,
     /// Files that were forgotten to make room.
     pub forgotten: u64,
@@ -119,8 +119,8 @@ impl Files {
     #[must_use]
     pub fn counts(&self) -> FileCounts {
         let state = self.state();
-        let open = state.entries.values().filter(|entry| entry.descriptor.is_some()).count();
-        FileCounts { known: count(state.entries.len()), open: count(open), ..state.counts }
+        let (known, open) = (count(state.entries.len()), count(state.open()));
+        FileCounts { known, open, ..state.counts }
     }
 
     /// Finds what stands behind a mapping. Never fails: a file that cannot be read is a file without
@@ -147,10 +147,7 @@ impl Files {
         let mut state = self.state();
         for entry in state.entries.values_mut().filter(|entry| !entry.pinned) {
             if now.0.saturating_sub(entry.opened_at.0) > FILE_OPEN_NS_MAX {
-                entry.descriptor = None;
-                if matches!(entry.debug_file, DebugFile::Open(_)) {
-                    entry.debug_file = DebugFile::NotLooked;
-                }
+                entry.close();
             }
         }
         state.make_room(FILES_MAX);
@@ -166,7 +163,7 @@ impl Files {
     #[cfg(test)]
     pub(crate) fn close_all(&self) {
         for entry in self.state().entries.values_mut() {
-            entry.descriptor = None;
+            entry.close();
         }
     }
 
@@ -348,7 +345,7 @@ impl Files {
         })?;
         let descriptor = Arc::new(opened.descriptor);
         let mut state = self.state();
-        state.close_least_used(FILES_OPEN_MAX);
+        state.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
         if let Some(entry) = state.entries.get_mut(&id) {
             entry.descriptor = Some(Arc::clone(&descriptor));
             entry.opened_at = monotonic_now();
@@ -388,6 +385,19 @@ impl Entry {
 
     fn backing(&self) -> Backing {
         self.file.as_ref().map_or(Backing::Anonymous, |file| Backing::File(Arc::clone(file)))
+    }
+
+    /// Descriptors that it holds.
+    fn open(&self) -> usize {
+        let debug_file = matches!(self.debug_file, DebugFile::Open(_));
+        usize::from(self.descriptor.is_some()) + usize::from(debug_file)
+    }
+
+    fn close(&mut self) {
+        self.descriptor = None;
+        if matches!(self.debug_file, DebugFile::Open(_)) {
+            self.debug_file = DebugFile::NotLooked;
+        }
     }
 
     /// Nobody but this table holds the file.
@@ -494,18 +504,19 @@ impl State {
         }
     }
 
+    /// Descriptors held, of files and of their debug files.
+    fn open(&self) -> usize {
+        self.entries.values().map(Entry::open).sum()
+    }
+
     fn close_least_used(&mut self, open_max: usize) {
-        let open = self.entries.values().filter(|entry| entry.descriptor.is_some()).count();
-        if open <= open_max {
-            return;
-        }
-        let least = self
-            .entries
-            .values_mut()
-            .filter(|entry| entry.descriptor.is_some() && !entry.pinned)
-            .min_by_key(|entry| entry.opened_at);
-        if let Some(entry) = least {
-            entry.descriptor = None;
+        let mut open = self.open();
+        while open > open_max {
+            let entries = self.entries.values_mut();
+            let closable = entries.filter(|entry| entry.open() > 0 && !entry.pinned);
+            let Some(least) = closable.min_by_key(|entry| entry.opened_at) else { return };
+            open -= least.open();
+            least.close();
         }
     }
 }

@@ -6,6 +6,7 @@
 use super::{Files, carried};
 use crate::address::{FileId, Pid, Tid};
 use crate::clock::monotonic_now;
+use crate::limits::FILES_OPEN_MAX;
 use crate::process::host::Task;
 use proto::BuildId;
 use std::os::fd::OwnedFd;
@@ -57,6 +58,9 @@ impl Files {
         });
         let found = found.map(Arc::new);
         let mut state = self.state();
+        if found.is_some() {
+            state.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
+        }
         if let Some(entry) = state.entries.get_mut(&id) {
             entry.debug_file = found.clone().map_or(DebugFile::Absent, DebugFile::Open);
             entry.opened_at = monotonic_now();
@@ -98,16 +102,45 @@ fn paths(build_id: &BuildId, path: &str, link: Option<&str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Files, may_speak_for, owner, paths};
+    use super::{Files, HOST, may_speak_for, owner, paths};
     use crate::address::{AbsAddr, FileOffset, Pid, Tid};
     use crate::elf::LocalFiles;
+    use crate::engine::OpenFiles as _;
+    use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
     use crate::process::files::{Backing, Wanted};
-    use crate::process::host::{ProcFs, Task};
+    use crate::process::host::{Host as _, ProcFs, Task};
     use crate::process::maps::MapsEntry;
     use proto::BuildId;
     use std::path::Path;
     use std::process::Command;
     use std::sync::Arc;
+
+    #[test]
+    fn debug_files_count_as_open_and_are_closed_with_their_files() {
+        let host: Arc<FakeHost> = Arc::default();
+        host.processes().insert(HOST.pid, FakeProcess::new(0, "/bin/init", &[]));
+        let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
+        let take = |path: String| {
+            let opened = host.open_path(HOST, path.as_bytes()).unwrap();
+            match files.take_opened(opened, path.as_bytes()) {
+                Backing::File(file) => file.id,
+                Backing::Anonymous => panic!("{path} is a file"),
+            }
+        };
+        let ids: Vec<_> = (0..10).map(|number| take(format!("/bin/{number}"))).collect();
+        for id in &ids {
+            assert!(files.open_debug(*id).is_some());
+        }
+        assert_eq!(files.counts().open, 20);
+        files.state().close_least_used(7);
+        assert_eq!(files.counts().open, 6, "a file and its debug file go together");
+        // The last ones used stay.
+        let open = |id: &&_| files.state().entries[*id].open() == 2;
+        assert_eq!(
+            ids.iter().filter(open).collect::<Vec<_>>(),
+            ids[7..].iter().collect::<Vec<_>>()
+        );
+    }
 
     #[track_caller]
     fn check(path: &str, link: Option<&str>, expected: &[&str]) {
