@@ -337,6 +337,8 @@ impl ProcessTable {
                 (!other || sound_frames == 1).then(|| Arc::clone(&image.set))
             }
         };
+        // Found as one by a look before, be it for this very sample.
+        let doubt = if instances[index].stranger { Some(Doubt::Stranger) } else { doubt };
         Attribution { process, mappings, sound_frames, doubt }
     }
 
