@@ -13,6 +13,8 @@ mod record;
 mod short_lived;
 mod stacks;
 
+mod host;
+mod host_load;
 mod life_exec;
 mod life_files;
 mod life_many;

@@ -280,6 +280,15 @@ fn count(runner: &mut Command) -> Result<(Counts, bool)> {
     Ok((counts, child.wait()?.success()))
 }
 
+/// What some programs are for.
+const HOST: &str = "the load of a whole host";
+
+/// `java`, with the compiler that lets it run a source file.
+fn java() -> Result<PathBuf> {
+    setup::program("javac", "default-jdk-headless", HOST)?;
+    setup::program("java", "default-jdk-headless", HOST)
+}
+
 /// What tests find through the environment.
 struct Tools {
     variables: Vec<(&'static str, PathBuf)>,
@@ -291,7 +300,7 @@ type Find = fn() -> Result<PathBuf>;
 impl Tools {
     /// Finds or fetches the tools that the stages need.
     fn find(stages: &[String]) -> Self {
-        let needs: [(&str, Find, &[&str]); 16] = [
+        let needs: [(&str, Find, &[&str]); 19] = [
             ("VESTA_CC", || setup::program("gcc", "gcc", "the C workload"), &[]),
             ("VESTA_CXX", || setup::program("g++", "g++", "the C++ workload"), &[]),
             ("VESTA_GO", setup::go, &[]),
@@ -324,9 +333,16 @@ impl Tools {
             (
                 "VESTA_CHROMIUM",
                 || setup::program("chromium", "chromium", "the browser test"),
-                &["browser"],
+                &["browser", "host"],
             ),
-            ("VESTA_NODE", || setup::program("node", "nodejs", "the browser test"), &["browser"]),
+            (
+                "VESTA_NODE",
+                || setup::program("node", "nodejs", "the browser test"),
+                &["browser", "host"],
+            ),
+            ("VESTA_JAVA", java, &["host"]),
+            ("VESTA_PERL", || setup::program("perl", "perl", HOST), &["host"]),
+            ("VESTA_PYTHON3", || setup::program("python3", "python3", HOST), &["host"]),
             ("VESTA_OTELCOL", setup::opentelemetry_collector, &["otel_collector"]),
         ];
         let mut tools = Self { variables: Vec::new(), missing: Vec::new() };
