@@ -18,19 +18,22 @@ use tests::statistics::as_f64;
 use tests::{Agent, Sink, need, readme};
 
 const FREQUENCY_HZ: u32 = 499;
-/// How long the load runs, and from when on it counts. The agent under test is built without optimization and
+/// How long the load runs, and from when on it counts. The agent under test is hardly optimised and
 /// makes its tables beside ten busy threads: node's 0.4 million rows take it some seconds.
 const SECONDS: u32 = 26;
 const WARM_UP_NS: u64 = 7_000_000_000;
 
 /// Native stacks of programs that live longer than a moment, and frames that a symbol covers. The goal is 0.995; a
 /// stack is lost where a process or a library is so new that the walker has no table for it yet.
-const COMPLETE_SHARE_MIN: f64 = 0.98;
+const COMPLETE_SHARE_MIN: f64 = 0.99;
 const NAMED_SHARE_MIN: f64 = 0.99;
 /// Compilers are hundreds of processes of some milliseconds (`as`, `ld`, `collect2`), each of them unknown until its
 /// first records were read.
 const COMPILERS: [&str; 2] = ["gcc", "rustc"];
 const COMPLETE_SHARE_OF_COMPILERS_MIN: f64 = 0.93;
+/// Has call frame information for a fiftieth of its code and keeps frame pointers only in some of the rest: its
+/// figures are shown and vary (0.41 and 1.00 complete in two runs).
+const BROWSER: &str = "chromium";
 /// Causes of a part that are shown, and characters of the stack that shows one.
 const CAUSES_SHOWN: usize = 5;
 const SHOWN_CHARS_MAX: usize = 300;
@@ -213,7 +216,8 @@ impl Truth {
             return Err(format!("{few} has fewer than {SAMPLES_MIN} samples"));
         }
         let (mut compilers, mut programs) = (Figures::default(), Figures::default());
-        for (part, figures) in self.figures.iter().filter(|(part, _)| **part != "other") {
+        let judged = |part: &str| part != "other" && part != BROWSER;
+        for (part, figures) in self.figures.iter().filter(|(part, _)| judged(part)) {
             let sum = if COMPILERS.contains(part) { &mut compilers } else { &mut programs };
             sum.add(figures);
         }

@@ -118,7 +118,9 @@ fn exec_drops_the_mappings_before_the_new_program_runs() {
     let (before, after) = (samples(records, target.pid()), samples(after, target.pid()));
     // A sample in execve itself may be without mappings, or between the two programs.
     assert!(outcomes(&before).get(&Outcome::Complete) >= Some(&(before.len() - 2)));
-    assert_eq!(outcomes(&after).into_keys().collect::<Vec<_>>(), [Outcome::ProcessUnknown]);
+    // In execve the memory may be the new program's already, and the registers still the old one's.
+    assert!(outcomes(&after).get(&Outcome::ProcessUnknown) >= Some(&(after.len() - 1)));
+    assert!(!outcomes(&after).contains_key(&Outcome::Complete));
 }
 
 #[test]
