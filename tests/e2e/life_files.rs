@@ -31,11 +31,7 @@ fn two_libraries_at_one_address() {
     if !need::bpf() {
         return;
     }
-    let plugin = |own: &str| {
-        let flags = ["-shared", "-fPIC", &format!("-DSELF={own}")];
-        workload::c_variant("plugin.c", &format!("plugin-{own}.so"), &flags)
-    };
-    let (Some(a), Some(b)) = (plugin("a"), plugin("b")) else { return };
+    let (Some(a), Some(b)) = (workload::plugin("a"), workload::plugin("b")) else { return };
     let Some(reload) = workload::c("reload", &[]) else { return };
     let sink = Sink::start();
     let agent = Agent::start(&sink.url(), &AgentOptions::at(FREQUENCY_HZ));

@@ -40,11 +40,7 @@ fn eight_thousand_mappings_in_one_process() {
     if !need::bpf() {
         return;
     }
-    let plugin = |own: &str| {
-        let flags = ["-shared", "-fPIC", &format!("-DSELF={own}")];
-        workload::c_variant("plugin.c", &format!("plugin-{own}.so"), &flags)
-    };
-    let (Some(a), Some(b)) = (plugin("a"), plugin("b")) else { return };
+    let (Some(a), Some(b)) = (workload::plugin("a"), workload::plugin("b")) else { return };
     let flags = ["-static", "-no-pie"];
     let Some(program) = workload::c_variant("patchwork.c", "patchwork", &flags) else { return };
     let address = workload::symbol_address(&a, "alone_a");

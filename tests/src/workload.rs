@@ -131,12 +131,7 @@ impl Language {
 /// Builds a C program of tests/workloads.
 #[must_use]
 pub fn c(name: &str, flags: &[&str]) -> Option<PathBuf> {
-    let compiler = need::tool("VESTA_CC", "gcc")?;
-    let out = out(&format!("{name}-c"));
-    let mut command = Command::new(compiler);
-    command.args(["-O2", "-fomit-frame-pointer"]).args(flags);
-    compile(command.arg(source(&format!("{name}.c"))), &out);
-    Some(out)
+    c_variant(&format!("{name}.c"), &format!("{name}-c"), flags)
 }
 
 /// Builds a C program of tests/workloads once more, with other flags and under another name.
@@ -148,6 +143,13 @@ pub fn c_variant(source_name: &str, name: &str, flags: &[&str]) -> Option<PathBu
     command.args(["-O2", "-fomit-frame-pointer"]).arg(source(source_name)).args(flags);
     compile(&mut command, &out);
     Some(out)
+}
+
+/// Builds the library whose functions end in `own`: two of them differ in their names only.
+#[must_use]
+pub fn plugin(own: &str) -> Option<PathBuf> {
+    let flags = ["-shared", "-fPIC", &format!("-DSELF={own}")];
+    c_variant("plugin.c", &format!("plugin-{own}.so"), &flags)
 }
 
 /// ELF address of a dynamic symbol, by binutils, which come with the compiler.
