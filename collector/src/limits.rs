@@ -83,6 +83,13 @@ pub const OBSERVATIONS_MAX: usize = 2_000_000;
 /// Sum of the frames of all stacks in one request, in the form that is handed to the store (4 bytes each).
 pub const REQUEST_FRAMES_MAX: usize = 16_000_000;
 
+/// Bytes of memory of all distinct attribute sets in one request: 200 bytes a set for 600,000 threads. An
+/// attribute is named in 1 byte of the wire by each sample that has it.
+pub const REQUEST_SETS_BYTES_MAX: usize = 128 << 20;
+
+/// Bytes of JSON text that the attribute values of one request become, before they are cut.
+pub const JSON_BYTES_MAX: usize = 64 << 20;
+
 /// Nesting of arrays and maps in one attribute value.
 pub const VALUE_DEPTH_MAX: usize = 8;
 
@@ -179,6 +186,8 @@ pub const WAL_RECORD_BYTES_MAX: usize = 128 << 20;
 pub const WAL_BATCH_BYTES_MAX: usize = 512 << 20;
 /// Bytes of memory of batches that wait for the WAL; beyond, appends are refused as busy.
 pub const APPEND_QUEUE_BYTES_MAX: u64 = 128 << 20;
+/// Bytes that are checksummed in search of the next intact record behind a damaged one: about a second.
+pub const WAL_RESUME_BYTES_MAX: u64 = 8 << 30;
 /// Bytes that one group commit writes at most: 1/10 s on a disk of 40 MB/s.
 pub const WAL_GROUP_BYTES_MAX: usize = 4 << 20;
 /// Bytes of rows in the memtable that make it a segment before its hour is over.

@@ -69,8 +69,10 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let message = error.to_string();
         match error {
-            StoreError::Busy(_) => Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
-                .hint("try again in a few seconds"),
+            StoreError::Busy(_) | StoreError::Abandoned => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
+                    .hint("try again in a few seconds")
+            }
             StoreError::Limit { .. } => {
                 Self::new(StatusCode::UNPROCESSABLE_ENTITY, "limit", message)
                     .hint("choose a shorter range or a narrower filter")

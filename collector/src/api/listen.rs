@@ -2,6 +2,7 @@
 //! connections, headers and streams, until told to stop.
 
 use super::guard::LocalAddress;
+use super::opening::Opening;
 use crate::limits;
 use crate::metrics::Metrics;
 use axum::Router;
@@ -120,7 +121,9 @@ fn connect(
         }
         router.clone().oneshot(request.map(Body::new))
     });
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    // hyper's timers begin when it knows the version; until then a silent peer would hold its slot.
+    let opening = Opening::new(stream, Duration::from_millis(limits::HEADER_READ_MS_MAX));
+    let connection = builder.serve_connection(TokioIo::new(opening), service);
     let connection = graceful.watch(connection.into_owned());
     tokio::spawn(async move {
         if let Err(error) = connection.await {

@@ -60,6 +60,9 @@ pub enum StoreError {
         /// What is wrong.
         detail: String,
     },
+    /// Whoever asked does not wait for the answer any more.
+    #[error("nobody waits for the answer")]
+    Abandoned,
     /// A sum left the range of 64 bits.
     #[error("the total of {0} exceeds 64 bits")]
     Overflow(&'static str),

@@ -3,10 +3,11 @@
 //! OpenTelemetry specification asks of back ends without such types.
 
 use super::fault::{Fault, cap};
-use crate::limits::{LABEL_BYTES_MAX, STRING_BYTES_MAX, VALUE_DEPTH_MAX};
+use crate::limits::{JSON_BYTES_MAX, LABEL_BYTES_MAX, STRING_BYTES_MAX, VALUE_DEPTH_MAX};
 use crate::profile::AttributeValue;
+use hashbrown::HashMap;
 use proto::opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -15,11 +16,16 @@ pub(super) struct Strings<'a> {
     table: &'a [String],
     /// Attribute values that were longer than [`LABEL_BYTES_MAX`].
     pub(super) truncated: Cell<u64>,
+    /// One copy of each string that attributes refer to: a reference takes 2 bytes on the wire.
+    shared: RefCell<HashMap<i32, Arc<str>>>,
+    /// Bytes of JSON text made so far.
+    json_bytes: Cell<usize>,
 }
 
 impl<'a> Strings<'a> {
-    pub(super) const fn new(table: &'a [String]) -> Self {
-        Self { table, truncated: Cell::new(0) }
+    pub(super) fn new(table: &'a [String]) -> Self {
+        let (truncated, json_bytes) = (Cell::new(0), Cell::new(0));
+        Self { table, truncated, shared: RefCell::default(), json_bytes }
     }
 
     /// A string of the dictionary; index 0 of an empty table is the empty string.
@@ -38,15 +44,26 @@ impl<'a> Strings<'a> {
         }
     }
 
+    /// The string as an attribute's text, cut where it is longer than one may be.
+    fn shared(&self, index: i32, field: &'static str) -> Result<Arc<str>, Fault> {
+        let text = self.get(index, field)?;
+        let mut shared = self.shared.borrow_mut();
+        Ok(Arc::clone(shared.entry(index).or_insert_with(|| self.cut(text))))
+    }
+
+    /// The name of an attribute of the dictionary.
+    pub(super) fn name(&self, index: i32, field: &'static str) -> Result<Arc<str>, Fault> {
+        cap("an attribute key, in bytes,", self.get(index, field)?.len(), LABEL_BYTES_MAX)?;
+        self.shared(index, field)
+    }
+
     /// The name of a resource or scope attribute: spelled out, or a reference.
-    pub(super) fn key<'b>(&self, pair: &'b KeyValue) -> Result<&'b str, Fault>
-    where
-        'a: 'b,
-    {
-        let spelled = !pair.key.is_empty();
-        let key = if spelled { &*pair.key } else { self.get(pair.key_strindex, "key_strindex")? };
-        cap("an attribute name, in bytes,", key.len(), LABEL_BYTES_MAX)?;
-        Ok(key)
+    pub(super) fn key(&self, pair: &KeyValue) -> Result<Arc<str>, Fault> {
+        if pair.key.is_empty() {
+            return self.name(pair.key_strindex, "key_strindex");
+        }
+        cap("an attribute name, in bytes,", pair.key.len(), LABEL_BYTES_MAX)?;
+        Ok(Arc::from(&*pair.key))
     }
 
     /// The value in the domain model, or nothing where none is set. Longer text is cut, as
@@ -54,26 +71,31 @@ impl<'a> Strings<'a> {
     pub(super) fn value(&self, any: Option<&AnyValue>) -> Result<Option<AttributeValue>, Fault> {
         let Some(value) = any.and_then(|any| any.value.as_ref()) else { return Ok(None) };
         Ok(Some(match value {
-            Value::StringValue(it) => self.text(it),
+            Value::StringValue(it) => AttributeValue::Text(self.cut(it)),
             Value::StringValueStrindex(index) => {
-                self.text(self.get(*index, "string_value_strindex")?)
+                AttributeValue::Text(self.shared(*index, "string_value_strindex")?)
             }
             Value::BoolValue(it) => AttributeValue::Bool(*it),
             Value::IntValue(it) => AttributeValue::Int(*it),
-            other => {
-                let mut json = String::new();
-                write_json(self, other, &mut json, 0)?;
-                self.text(&json)
-            }
+            other => AttributeValue::Text(self.json(other)?),
         }))
     }
 
-    fn text(&self, text: &str) -> AttributeValue {
+    fn json(&self, value: &Value) -> Result<Arc<str>, Fault> {
+        let mut json = String::new();
+        write_json(self, value, &mut json, 0)?;
+        let all = self.json_bytes.get().saturating_add(json.len());
+        cap("the attribute values that become JSON, in bytes,", all, JSON_BYTES_MAX)?;
+        self.json_bytes.set(all);
+        Ok(self.cut(&json))
+    }
+
+    fn cut(&self, text: &str) -> Arc<str> {
         let fits = text.floor_char_boundary(LABEL_BYTES_MAX);
         if fits < text.len() {
             self.truncated.set(self.truncated.get() + 1);
         }
-        AttributeValue::Text(Arc::from(text.get(..fits).unwrap_or_default()))
+        Arc::from(text.get(..fits).unwrap_or_default())
     }
 }
 
@@ -114,7 +136,7 @@ fn write_json(
             out.push('{');
             for (at, pair) in list.values.iter().enumerate() {
                 separate(out, at);
-                quote(strings.key(pair)?, out);
+                quote(&strings.key(pair)?, out);
                 out.push(':');
                 write_item(strings, pair.value.as_ref(), out, depth)?;
             }

@@ -4,6 +4,7 @@
 use super::dictionary::{Copies, Dictionary};
 use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
+use super::sizes::{Measure, Sizes, attribute_bytes, wire_set};
 use super::units::{self, Stored};
 use super::{AGENT_SCOPE, Ledger, Received, Reception, Rejections};
 use crate::limits::{
@@ -49,6 +50,7 @@ pub(super) fn convert(
         batch: empty_batch(reception),
         observations: 0,
         sets: HashMap::new(),
+        sets_bytes: 0,
         ledger: Ledger::new(),
     };
     let is_mixed = |position| mixed_profiles.binary_search_by_key(&position, |(at, _)| *at).is_ok();
@@ -123,9 +125,11 @@ struct Scope<'a> {
     twins: &'a HashSet<u64>,
 }
 
-/// Attribute sets of one scope's samples by what the wire says: attributes of the profile and of the
-/// sample, and the link.
-type WireSets<'a> = HashMap<(&'a [i32], &'a [i32], i32), u32>;
+/// What the wire says of a sample's attributes: those of the profile and of the sample, and the link.
+pub(super) type WireSet<'a> = (&'a [i32], &'a [i32], i32);
+
+/// Attribute sets of one scope's samples by what the wire says.
+pub(super) type WireSets<'a> = HashMap<WireSet<'a>, u32>;
 
 struct Converter<'a> {
     dictionary: &'a Dictionary<'a>,
@@ -134,6 +138,7 @@ struct Converter<'a> {
     batch: WriteBatch,
     observations: usize,
     sets: HashMap<Vec<Attribute>, u32>,
+    sets_bytes: usize,
     ledger: Ledger,
 }
 
@@ -154,6 +159,7 @@ impl<'a> Converter<'a> {
         sets: &mut WireSets<'a>,
     ) -> Result<(), Fault> {
         let checked = self.check(profile, scope)?;
+        self.check_sizes(profile, scope, sets)?;
         self.observations += checked.observations;
         let mut labels = scope.origin.labels.clone();
         if labels.service.is_empty() {
@@ -162,7 +168,7 @@ impl<'a> Converter<'a> {
         let mut samples = Vec::with_capacity(checked.observations);
         for sample in &profile.samples {
             let stack = self.copies.stack(&mut self.batch, sample.stack_index);
-            let key = (&*profile.attribute_indices, &*sample.attribute_indices, sample.link_index);
+            let key = wire_set(profile, sample);
             let attributes = match sets.get(&key) {
                 Some(&set) => set,
                 None => {
@@ -204,10 +210,8 @@ impl<'a> Converter<'a> {
         self.dictionary
             .check_attributes(&profile.attribute_indices, "profile.attribute_indices")?;
         let mut observations = 0usize;
-        let mut frames = 0usize;
         for (position, sample) in profile.samples.iter().enumerate() {
-            let depth = self.dictionary.check_stack_index(sample.stack_index)?;
-            frames = frames.saturating_add(self.copies.frames_added(sample.stack_index, depth));
+            self.dictionary.check_stack_index(sample.stack_index)?;
             self.dictionary
                 .check_attributes(&sample.attribute_indices, "sample.attribute_indices")?;
             self.dictionary.check_link(sample.link_index)?;
@@ -220,8 +224,19 @@ impl<'a> Converter<'a> {
         }
         let all = self.observations.saturating_add(observations);
         cap("the number of observations in the request", all, OBSERVATIONS_MAX)?;
-        self.copies.check_frames(frames)?;
         Ok(Checked { stored, period_type, time_ms, duration_ms, observations })
+    }
+
+    fn check_sizes(
+        &self,
+        profile: &'a otlp::Profile,
+        scope: &Scope<'_>,
+        sets: &WireSets<'a>,
+    ) -> Result<(), Fault> {
+        let origin_bytes = scope.origin.attributes.iter().map(attribute_bytes).sum();
+        let sizes = Sizes { frames: self.copies.frames(), sets_bytes: self.sets_bytes };
+        let (dictionary, copies) = (self.dictionary, &self.copies);
+        Measure { dictionary, copies, sets, origin_bytes, sizes }.check(profile)
     }
 
     fn check_times(&self, profile: &otlp::Profile) -> Result<(i64, i64), Fault> {
@@ -293,7 +308,7 @@ impl<'a> Converter<'a> {
     }
 
     /// Attributes of the sample win over those of its profile, and these over those of its resource.
-    fn attribute_set(&mut self, origin: &Origin, key: (&[i32], &[i32], i32)) -> u32 {
+    fn attribute_set(&mut self, origin: &Origin, key: WireSet<'_>) -> u32 {
         let (of_profile, of_sample, link) = key;
         let mut set: Vec<Attribute> = Vec::new();
         let text = |name: &str, bytes: &[u8]| {
@@ -316,6 +331,7 @@ impl<'a> Converter<'a> {
         }
         let index = u32::try_from(self.batch.attribute_sets.len())
             .expect("OBSERVATIONS_MAX keeps attribute sets below 2^32");
+        self.sets_bytes += set.iter().map(attribute_bytes).sum::<usize>();
         self.batch.attribute_sets.push(set.clone());
         self.sets.insert(set, index);
         index

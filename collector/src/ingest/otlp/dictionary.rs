@@ -3,10 +3,7 @@
 
 use super::attributes::Strings;
 use super::fault::{Fault, cap};
-use crate::limits::{
-    LABEL_BYTES_MAX, LOCATION_LINES_MAX, REQUEST_FRAMES_MAX, SAMPLE_ATTRIBUTES_MAX,
-    STACK_FRAMES_MAX,
-};
+use crate::limits::{LOCATION_LINES_MAX, SAMPLE_ATTRIBUTES_MAX, STACK_FRAMES_MAX};
 use crate::profile::{
     Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, WriteBatch,
 };
@@ -88,11 +85,10 @@ impl<'a> Dictionary<'a> {
         &self,
         attribute: &otlp::KeyValueAndUnit,
     ) -> Result<Option<Attribute>, Fault> {
-        let key = self.string(attribute.key_strindex, "attribute.key_strindex")?;
-        cap("an attribute key, in bytes,", key.len(), LABEL_BYTES_MAX)?;
+        let key = self.strings.name(attribute.key_strindex, "attribute.key_strindex")?;
         self.string(attribute.unit_strindex, "attribute.unit_strindex")?;
         let value = self.strings.value(attribute.value.as_ref())?;
-        Ok(value.filter(|_| !key.is_empty()).map(|value| Attribute { key: Arc::from(key), value }))
+        Ok(value.filter(|_| !key.is_empty()).map(|value| Attribute { key, value }))
     }
 
     fn check_function(&self, entry: usize) -> Result<(), Fault> {
@@ -157,15 +153,19 @@ impl<'a> Dictionary<'a> {
         })
     }
 
-    /// Checks the stack of a sample and answers its depth.
-    pub(super) fn check_stack_index(&self, index: i32) -> Result<usize, Fault> {
+    /// Checks the stack of a sample.
+    pub(super) fn check_stack_index(&self, index: i32) -> Result<(), Fault> {
         let len = self.tables.stack_table.len();
         if index == 0 && len == 0 {
-            return Ok(0);
+            return Ok(());
         }
-        let stack = at(index, len, "sample.stack_index", "stack_table")?;
-        verdict(&self.stack_faults, stack)?;
-        Ok(self.tables.stack_table.get(stack).map_or(0, |stack| stack.location_indices.len()))
+        verdict(&self.stack_faults, at(index, len, "sample.stack_index", "stack_table")?)
+    }
+
+    /// Frames of a checked stack.
+    pub(super) fn depth(&self, index: i32) -> usize {
+        let stack = usize::try_from(index).ok().and_then(|at| self.tables.stack_table.get(at));
+        stack.map_or(0, |stack| stack.location_indices.len())
     }
 
     pub(super) fn check_link(&self, index: i32) -> Result<(), Fault> {
@@ -253,14 +253,14 @@ impl<'a> Copies<'a> {
         Arc::clone(text)
     }
 
-    /// Frames that copying this stack would add.
-    pub(super) fn frames_added(&self, stack: i32, depth: usize) -> usize {
-        if self.stacks.contains_key(&stack) { 0 } else { depth }
+    /// True if the batch has this stack.
+    pub(super) fn has_stack(&self, index: i32) -> bool {
+        self.stacks.contains_key(&index)
     }
 
-    /// Refuses a profile that would take the batch above [`REQUEST_FRAMES_MAX`].
-    pub(super) fn check_frames(&self, added: usize) -> Result<(), Fault> {
-        cap("the frames of all stacks", self.frames.saturating_add(added), REQUEST_FRAMES_MAX)
+    /// Frames of all stacks in the batch.
+    pub(super) const fn frames(&self) -> usize {
+        self.frames
     }
 
     pub(super) fn stack(&mut self, batch: &mut WriteBatch, index: i32) -> u32 {

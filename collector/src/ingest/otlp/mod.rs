@@ -8,6 +8,7 @@ mod convert;
 mod dictionary;
 mod fault;
 mod resource;
+mod sizes;
 mod units;
 pub mod wire;
 

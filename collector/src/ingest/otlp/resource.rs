@@ -26,14 +26,14 @@ pub(super) fn read(strings: &Strings<'_>, resource: Option<&Resource>) -> Result
     for pair in pairs {
         let key = strings.key(pair)?;
         let Some(value) = strings.value(pair.value.as_ref())? else { continue };
-        let label = match key {
+        let label = match &*key {
             "service.name" => &mut origin.labels.service,
             "host.name" => &mut origin.labels.host,
             "container.id" => &mut origin.labels.container,
             "k8s.pod.name" => &mut origin.labels.pod,
             "process.executable.name" => &mut origin.labels.executable,
             _ => {
-                match (key, &value) {
+                match (&*key, &value) {
                     ("process.executable.path", AttributeValue::Text(text)) => {
                         path = Arc::clone(text)
                     }
@@ -41,7 +41,7 @@ pub(super) fn read(strings: &Strings<'_>, resource: Option<&Resource>) -> Result
                     _ => {}
                 }
                 if !key.is_empty() && !key.starts_with("telemetry.sdk.") {
-                    origin.attributes.push(Attribute { key: Arc::from(key), value });
+                    origin.attributes.push(Attribute { key, value });
                 }
                 continue;
             }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ingest::testing::{NOW_MS, OUTSIDE, PERIOD_NS, pair, profile, request, tables, text};
+use crate::limits::{JSON_BYTES_MAX, LABEL_BYTES_MAX, REQUEST_FRAMES_MAX, REQUEST_SETS_BYTES_MAX};
 use crate::profile::{AttributeValue, ProfileDef, ProfileId, SeriesLabels};
 use proptest::prelude::*;
 use proto::opentelemetry_proto::tonic::common::v1::{
@@ -148,6 +149,71 @@ fn faults() {
         assert_eq!(found, reason, "{text}");
         assert!(text.contains(message), "{text}");
     }
+}
+
+/// Some bytes of the wire that name large attributes again and again must not become gigabytes.
+#[test]
+fn attribute_sets_are_bounded_in_bytes() {
+    let with_sets = |sets: i32| {
+        let mut request = request();
+        let large = tables(&mut request).string_table.len();
+        tables(&mut request).string_table.push("x".repeat(LABEL_BYTES_MAX));
+        let resource = request.resource_profiles[0].resource.as_mut().unwrap();
+        let value = Value::StringValueStrindex(i32::try_from(large).unwrap());
+        let large = AnyValue { value: Some(value) };
+        resource.attributes.extend((0..64).map(|at| pair(&format!("a{at}"), large.clone())));
+        let table = &mut tables(&mut request).attribute_table;
+        let first = i32::try_from(table.len()).unwrap();
+        table.extend((0..sets).map(|tid| otlp::KeyValueAndUnit {
+            key_strindex: 9,
+            value: Some(AnyValue { value: Some(Value::IntValue(tid.into())) }),
+            unit_strindex: 0,
+        }));
+        let profile = profile(&mut request);
+        let mut sample = profile.samples[0].clone();
+        // Twice each: a set that two samples share counts once.
+        profile.samples = (0..2 * sets)
+            .map(|at| {
+                sample.attribute_indices = vec![first + at / 2];
+                sample.clone()
+            })
+            .collect();
+        request
+    };
+    let fits = i32::try_from(REQUEST_SETS_BYTES_MAX / (64 * (LABEL_BYTES_MAX + 100))).unwrap();
+    assert_eq!(accepted(&with_sets(fits)).samples.len(), 6 * usize::try_from(fits).unwrap());
+    let (reason, text) = refused(&with_sets(fits + fits / 10));
+    assert_eq!(reason, "limit");
+    assert!(text.contains("the attributes of all samples, in bytes,"), "{text}");
+}
+
+#[test]
+fn json_of_attributes_is_bounded_in_bytes() {
+    let mut request = request();
+    let large = i32::try_from(tables(&mut request).string_table.len()).unwrap();
+    tables(&mut request).string_table.push("x".repeat(LABEL_BYTES_MAX));
+    let item = AnyValue { value: Some(Value::StringValueStrindex(large)) };
+    let array = Value::ArrayValue(ArrayValue { values: vec![item; 15] });
+    let table = &mut tables(&mut request).attribute_table;
+    table[1].value = Some(AnyValue { value: Some(array) });
+    let each = table[1].clone();
+    table.extend(std::iter::repeat_n(each, JSON_BYTES_MAX / (15 * LABEL_BYTES_MAX) + 1));
+    let last = i32::try_from(table.len() - 1).unwrap();
+    profile(&mut request).samples[1].attribute_indices = vec![last];
+    let (reason, text) = refused(&request);
+    assert_eq!(reason, "limit");
+    assert!(text.contains("the attribute values that become JSON, in bytes,"), "{text}");
+}
+
+/// A deep stack of many samples is in the batch once.
+#[test]
+fn frames_of_shared_stacks_count_once() {
+    let mut request = request();
+    tables(&mut request).stack_table[1].location_indices = vec![1; 4_096];
+    let profile = profile(&mut request);
+    let sample = profile.samples[0].clone();
+    profile.samples = vec![sample; REQUEST_FRAMES_MAX / 4_096 + 1];
+    assert_eq!(accepted(&request).samples.len(), 3 * (REQUEST_FRAMES_MAX / 4_096 + 1));
 }
 
 #[test]

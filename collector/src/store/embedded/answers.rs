@@ -1,7 +1,7 @@
 //! Answers that look at series, times and attributes: time lines, services, labels, coverage.
 
 use super::engine::Engine;
-use super::scan::{Chunk, Need, Plan};
+use super::scan::{Asker, Chunk, Need, Plan};
 use super::service::Service;
 use super::symbols::Series;
 use crate::limits;
@@ -16,11 +16,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Engine {
-    pub(super) fn timeline(&self, query: &TimelineQuery) -> Result<Timeline, StoreError> {
+    pub(super) fn timeline(
+        &self,
+        query: &TimelineQuery,
+        asker: &Asker,
+    ) -> Result<Timeline, StoreError> {
         let selection = &query.selection;
         let buckets = Buckets::by_step(selection.range, query.step_ms)?;
         let mut builder = TimelineBuilder::new(buckets);
-        let Some(plan) = self.plan(selection) else {
+        let Some(plan) = self.plan(selection, asker) else {
             return Ok(builder.finish(query, &crate::query::HostValues::default())?);
         };
         let by = query.by.as_deref().map(|name| (name, LabelKind::of(name)));
@@ -50,9 +54,10 @@ impl Engine {
         &self,
         selection: &Selection,
         trend_buckets: usize,
+        asker: &Asker,
     ) -> Result<Vec<ServiceRow>, StoreError> {
         let buckets = Buckets::by_count(selection.range, trend_buckets)?;
-        let Some(plan) = self.plan(selection) else {
+        let Some(plan) = self.plan(selection, asker) else {
             return Ok(Vec::new());
         };
         let reported = plan.reported()?;
@@ -80,8 +85,12 @@ impl Engine {
         Ok(rows)
     }
 
-    pub(super) fn label_names(&self, selection: &Selection) -> Result<Vec<LabelName>, StoreError> {
-        let Some(plan) = self.plan(selection) else {
+    pub(super) fn label_names(
+        &self,
+        selection: &Selection,
+        asker: &Asker,
+    ) -> Result<Vec<LabelName>, StoreError> {
+        let Some(plan) = self.plan(selection, asker) else {
             return Ok(Vec::new());
         };
         let mut names: BTreeMap<String, HashSet<String>> = BTreeMap::new();
@@ -123,8 +132,9 @@ impl Engine {
         label: &str,
         prefix: &str,
         limit: usize,
+        asker: &Asker,
     ) -> Result<Vec<LabelValue>, StoreError> {
-        let Some(plan) = self.plan(selection) else {
+        let Some(plan) = self.plan(selection, asker) else {
             return Ok(Vec::new());
         };
         let mut counts: HashMap<String, u64> = HashMap::new();
@@ -166,8 +176,12 @@ impl Engine {
         type_rows(symbols.types.iter().map(|entry| (entry.value_type.clone(), entry.newest.1)))
     }
 
-    pub(super) fn coverage(&self, selection: &Selection) -> Result<Coverage, StoreError> {
-        let Some(plan) = self.plan(selection) else {
+    pub(super) fn coverage(
+        &self,
+        selection: &Selection,
+        asker: &Asker,
+    ) -> Result<Coverage, StoreError> {
+        let Some(plan) = self.plan(selection, asker) else {
             return Ok(Coverage::default());
         };
         let mut hosts = plan.reported()?;

@@ -176,7 +176,7 @@ impl Engine {
             let max = limits::PROJECTS_MAX;
             let what = "projects";
             return if count < max {
-                Ok(())
+                Symbols::default().check_room(batch)
             } else {
                 Err(StoreError::Limit { what, max: max as u64 })
             };

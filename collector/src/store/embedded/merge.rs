@@ -3,7 +3,7 @@
 
 use super::engine::Engine;
 use super::names::NameTree;
-use super::scan::{Chunk, Need, Plan};
+use super::scan::{Asker, Chunk, Need, Plan};
 use super::service::Service;
 use super::symbols::Series;
 use crate::limits;
@@ -23,7 +23,7 @@ struct Facts {
 }
 
 impl Engine {
-    pub(super) fn merge(&self, query: &MergeQuery) -> Result<FlameTree, StoreError> {
+    pub(super) fn merge(&self, query: &MergeQuery, asker: &Asker) -> Result<FlameTree, StoreError> {
         if query.nodes_max > limits::QUERY_NODES_MAX {
             let max = limits::QUERY_NODES_MAX as u64;
             return Err(StoreError::Limit { what: "nodes of a flame graph", max });
@@ -31,7 +31,7 @@ impl Engine {
         let options =
             ShapeOptions { nodes_max: query.nodes_max, keep_self_top: query.keep_self_top };
         let mut merger = Merger::default();
-        let Some(plan) = self.plan(&query.selection) else {
+        let Some(plan) = self.plan(&query.selection, asker) else {
             return Ok(merger.tree.shape(&super::symbols::Symbols::default(), options)?);
         };
         let mut facts = Facts::default();
@@ -57,8 +57,9 @@ impl Engine {
         &self,
         selection: &Selection,
         limit: usize,
+        asker: &Asker,
     ) -> Result<Vec<FunctionRow>, StoreError> {
-        let Some(plan) = self.plan(selection) else {
+        let Some(plan) = self.plan(selection, asker) else {
             return Ok(Vec::new());
         };
         let mut functions = FunctionSums::default();

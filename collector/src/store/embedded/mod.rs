@@ -39,6 +39,7 @@ use engine::Engine;
 use files::{Disk, Files};
 use flush::Flusher;
 use flushes::Flushes;
+use scan::Asker;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -165,10 +166,23 @@ impl EmbeddedStore {
     /// Runs a question on a thread that may block.
     fn ask<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&Engine) -> Result<T, StoreError> + Send + 'static,
+        question: impl FnOnce(&Engine, &Asker) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<'_, T> {
         let engine = Arc::clone(&self.engine);
-        Box::pin(compute(move || question(&engine)))
+        Box::pin(async move {
+            let waiting = Waiting(Asker::default());
+            let asker = waiting.0.clone();
+            compute(move || question(&engine, &asker)).await
+        })
+    }
+}
+
+/// Held by a future that waits for an answer; dropped with it.
+struct Waiting(Asker);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 
@@ -206,15 +220,15 @@ impl ProfileStore for EmbeddedStore {
     }
 
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree> {
-        self.ask(move |engine| engine.merge(&query))
+        self.ask(move |engine, asker| engine.merge(&query, asker))
     }
 
     fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>> {
-        self.ask(move |engine| engine.functions(&selection, limit))
+        self.ask(move |engine, asker| engine.functions(&selection, limit, asker))
     }
 
     fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline> {
-        self.ask(move |engine| engine.timeline(&query))
+        self.ask(move |engine, asker| engine.timeline(&query, asker))
     }
 
     fn services(
@@ -222,11 +236,11 @@ impl ProfileStore for EmbeddedStore {
         selection: Selection,
         trend_buckets: usize,
     ) -> StoreFuture<'_, Vec<ServiceRow>> {
-        self.ask(move |engine| engine.services(&selection, trend_buckets))
+        self.ask(move |engine, asker| engine.services(&selection, trend_buckets, asker))
     }
 
     fn label_names(&self, selection: Selection) -> StoreFuture<'_, Vec<LabelName>> {
-        self.ask(move |engine| engine.label_names(&selection))
+        self.ask(move |engine, asker| engine.label_names(&selection, asker))
     }
 
     fn label_values(
@@ -236,19 +250,21 @@ impl ProfileStore for EmbeddedStore {
         prefix: String,
         limit: usize,
     ) -> StoreFuture<'_, Vec<LabelValue>> {
-        self.ask(move |engine| engine.label_values(&selection, &label, &prefix, limit))
+        self.ask(move |engine, asker| {
+            engine.label_values(&selection, &label, &prefix, limit, asker)
+        })
     }
 
     fn profile_types(&self, project: ProjectName) -> StoreFuture<'_, Vec<ProfileTypeRow>> {
-        self.ask(move |engine| Ok(engine.profile_types(&project)))
+        self.ask(move |engine, _| Ok(engine.profile_types(&project)))
     }
 
     fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage> {
-        self.ask(move |engine| engine.coverage(&selection))
+        self.ask(move |engine, asker| engine.coverage(&selection, asker))
     }
 
     fn stats(&self) -> StoreFuture<'_, StoreStats> {
-        self.ask(|engine| Ok(engine.stats()))
+        self.ask(|engine, _| Ok(engine.stats()))
     }
 
     fn flush(&self) -> StoreFuture<'_, ()> {

@@ -8,7 +8,7 @@ use crate::profile::Attribute;
 use crate::query::{Buckets, HostValues, Selection, TimeRange};
 use crate::store::StoreError;
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// What a question needs to know of each sample.
@@ -41,6 +41,21 @@ pub(super) struct Chunk<'a> {
     pub(super) dictionary: &'a [Arc<[Attribute]>],
 }
 
+/// Whether somebody still waits for an answer: a client may hang up, and a query's time ends.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asker(Arc<AtomicBool>);
+
+impl Asker {
+    /// The question ends at its next step.
+    pub(super) fn leave(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        if self.0.load(Ordering::Relaxed) { Err(StoreError::Abandoned) } else { Ok(()) }
+    }
+}
+
 /// A question, prepared: which series of which services are asked for.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -54,6 +69,7 @@ pub(super) struct Plan {
     /// Services that have one, by their number.
     pub(super) services: BTreeSet<u32>,
     counters: Arc<Counters>,
+    asker: Asker,
     /// Sections that could not be read.
     damage: Mutex<Vec<String>>,
 }
@@ -79,7 +95,7 @@ pub(super) type Visit<'v> = dyn FnMut(&Series, Chunk<'_>) -> Result<(), StoreErr
 
 impl Engine {
     /// Prepares a question; `None` if the project or the type does not exist.
-    pub(super) fn plan(&self, selection: &Selection) -> Option<Plan> {
+    pub(super) fn plan(&self, selection: &Selection, asker: &Asker) -> Option<Plan> {
         // The view comes first: all that it shows is then covered by the symbols read later.
         let view = self.view();
         let project = self.project(&selection.project)?;
@@ -101,7 +117,18 @@ impl Engine {
         let selection = selection.clone();
         let damage = Mutex::default();
         let counters = Arc::clone(&self.counters);
-        Some(Plan { project, view, selection, type_id, unit, series, services, counters, damage })
+        Some(Plan {
+            project,
+            view,
+            selection,
+            type_id,
+            unit,
+            series,
+            services,
+            counters,
+            asker: asker.clone(),
+            damage,
+        })
     }
 }
 
@@ -127,6 +154,7 @@ impl Plan {
             let mine = shards.iter().find(|&&(number, _)| number == service);
             let Some((_, shard)) = mine else { continue };
             for (&id, rows) in &*read_shard(shard) {
+                self.asker.check()?;
                 if let Some(series) = self.series(id) {
                     self.visit_rows(series, &rows.columns(), &mut scratch, visit)?;
                 }
@@ -173,6 +201,7 @@ impl Plan {
             let mut runs = Runs::over(run);
             for entry in run {
                 let Some(series) = wanted(entry) else { continue };
+                self.asker.check()?;
                 let source = Source { segment, entry, series };
                 let mut reading = Reading { runs: &mut runs, buffers: &mut buffers, scratch };
                 match self.visit_entry(source, need, &mut reading, visit) {

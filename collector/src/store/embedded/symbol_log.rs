@@ -353,10 +353,7 @@ fn read_type(reader: &mut Reader<'_>, symbols: &mut Symbols) -> Result<(), Malfo
     let value_type =
         ValueType { kind: symbols.text(reader.text()?), unit: symbols.text(reader.text()?) };
     let newest = (reader.signed()?, reader.number()?);
-    match symbols.types.iter_mut().find(|entry| entry.value_type == value_type) {
-        Some(entry) => entry.newest = newest,
-        None => symbols.types.push(TypeEntry { value_type, newest }),
-    }
+    symbols.newest_type(value_type, newest);
     Ok(())
 }
 

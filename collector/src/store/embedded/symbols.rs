@@ -82,6 +82,7 @@ pub(super) struct Symbols {
     pub(super) renamed: Vec<u32>,
     /// Entries that changed since they were last written to the log.
     pub(super) changed: Changed,
+    type_ids: HashMap<ValueType, u32>,
     mapping_ids: HashMap<MappingDef, u32>,
     function_ids: HashMap<u128, u32>,
     location_ids: HashMap<u128, u32>,
@@ -103,8 +104,8 @@ impl Symbols {
             ("functions", self.functions.len(), batch.functions.len(), limits::FUNCTIONS_MAX),
             ("locations", self.locations.len(), batch.locations.len(), limits::LOCATIONS_MAX),
             ("series", self.series.len(), batch.profiles.len(), limits::PROJECT_SERIES_MAX),
-            ("services", self.services.len(), 1, limits::SERVICES_MAX),
-            ("profile types", self.types.len(), 1, limits::PROFILE_TYPES_MAX),
+            ("services", self.services.len(), self.new_services(batch), limits::SERVICES_MAX),
+            ("profile types", self.types.len(), self.new_types(batch), limits::PROFILE_TYPES_MAX),
         ];
         for (what, known, added, max) in rows {
             if known + added > max {
@@ -112,6 +113,16 @@ impl Symbols {
             }
         }
         Ok(())
+    }
+
+    fn new_services(&self, batch: &WriteBatch) -> usize {
+        let names = batch.profiles.iter().map(|profile| &profile.labels.service);
+        names.filter(|name| !self.service_ids.contains_key(*name)).collect::<HashSet<_>>().len()
+    }
+
+    fn new_types(&self, batch: &WriteBatch) -> usize {
+        let types = batch.profiles.iter().map(|profile| &profile.sample_type);
+        types.filter(|it| !self.type_ids.contains_key(*it)).collect::<HashSet<_>>().len()
     }
 
     /// Learns the locations of a batch; answers the id of each.
@@ -258,14 +269,19 @@ impl Symbols {
 
     fn learn_type(&mut self, profile: &ProfileDef) -> u32 {
         let newest = (profile.time_ms, profile.period_ns());
-        let known = self.types.iter().position(|entry| entry.value_type == profile.sample_type);
-        if let Some(position) = known {
-            let entry = &mut self.types[position];
+        self.newest_type(profile.sample_type.clone(), newest)
+    }
+
+    /// The number of a type, which is made if it is new; its newest profile is the later of both.
+    pub(super) fn newest_type(&mut self, value_type: ValueType, newest: (i64, u64)) -> u32 {
+        if let Some(&id) = self.type_ids.get(&value_type) {
+            let entry = &mut self.types[id as usize];
             entry.newest = entry.newest.max(newest);
-            return u32::try_from(position).unwrap_or(u32::MAX);
+            return id;
         }
         let id = next_id(&self.types);
-        self.types.push(TypeEntry { value_type: profile.sample_type.clone(), newest });
+        self.type_ids.insert(value_type.clone(), id);
+        self.types.push(TypeEntry { value_type, newest });
         id
     }
 

@@ -182,7 +182,7 @@ fn replay_file(
             continue;
         }
         // A torn write ends the file. A wrong record before intact ones is damage: only it is lost.
-        match next_at(bytes, at).filter(|&next| record_at(bytes, next).is_some()) {
+        match resume(bytes, at) {
             Some(next) => {
                 tracing::error!(path = %path.display(), offset = at, "a WAL record is damaged, skipped");
                 report.damaged += 1;
@@ -192,6 +192,22 @@ fn replay_file(
         }
     }
     Ok(at)
+}
+
+/// Where the next intact record begins behind a wrong one: where its length says, else, because the length
+/// itself may be damaged, wherever one is found.
+fn resume(bytes: &[u8], at: usize) -> Option<usize> {
+    let is_intact = |&next: &usize| record_at(bytes, next).is_some();
+    let mut budget = limits::WAL_RESUME_BYTES_MAX;
+    next_at(bytes, at).filter(is_intact).or_else(|| {
+        (at + 1..bytes.len())
+            .filter(|&next| next_at(bytes, next).is_some_and(|end| end <= bytes.len()))
+            .take_while(|&next| {
+                let length = next_at(bytes, next).map_or(0, |end| end - next);
+                budget.checked_sub(length as u64).map(|rest| budget = rest).is_some()
+            })
+            .find(is_intact)
+    })
 }
 
 fn next_at(bytes: &[u8], at: usize) -> Option<usize> {

@@ -162,3 +162,57 @@ async fn an_hour_that_is_over_becomes_a_segment_by_itself() {
     assert_eq!((stats.segments, stats.wal_bytes), (1, 0), "and its log is gone");
     assert_eq!(samples_of(&store, 0).await, 10);
 }
+
+/// As many new services and types as one batch has are counted, in a new project too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_cannot_bring_more_services_or_types_than_there_is_room_for() {
+    use crate::limits::{PROFILE_TYPES_MAX, SERVICES_MAX};
+    type Rename = fn(&mut crate::profile::ProfileDef, usize);
+    let rows: [(&str, usize, Rename); 2] = [
+        ("services", SERVICES_MAX, |profile, at| profile.labels.service = at.to_string().into()),
+        ("profile types", PROFILE_TYPES_MAX, |profile, at| {
+            profile.sample_type.kind = at.to_string().into();
+        }),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for (what, max, rename) in rows {
+        let mut batch = one_profile("api", ProfileId::None, &[(&["main"], 1)]);
+        let profile = batch.profiles.remove(0);
+        batch.profiles = vec![profile; max + 1];
+        for (at, profile) in batch.profiles.iter_mut().enumerate() {
+            rename(profile, at);
+        }
+        let refused = store.append(batch.clone()).await;
+        assert!(matches!(refused, Err(StoreError::Limit { what: which, .. }) if which == what));
+        batch.profiles.truncate(max - 2);
+        store.append(batch).await.unwrap();
+    }
+}
+
+/// A query whose asker is gone ends at its next step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_query_ends_when_nobody_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    store.append(hour_of(0, 100)).await.unwrap();
+    let merge = MergeQuery { selection: everything("cpu"), nodes_max: 10, keep_self_top: 0 };
+    let (started, begun) = tokio::sync::oneshot::channel();
+    let (ended, end) = tokio::sync::oneshot::channel();
+    let question = store.ask(move |engine, asker| {
+        started.send(()).unwrap();
+        let outcome = loop {
+            match engine.merge(&merge, asker) {
+                Ok(_) => std::thread::yield_now(),
+                Err(error) => break error,
+            }
+        };
+        ended.send(outcome).unwrap();
+        Ok(())
+    });
+    tokio::select! {
+        _ = question => panic!("it goes on until it is left"),
+        begun = begun => begun.unwrap(),
+    }
+    assert!(matches!(end.await.unwrap(), StoreError::Abandoned));
+}

@@ -57,15 +57,20 @@ fn every_wrong_byte_of_the_last_record_loses_that_record_alone() {
     }
 }
 
+/// Also where the damage is in its length, which says where the next one begins.
 #[test]
-fn a_damaged_record_before_intact_ones_is_skipped_and_counted() {
+fn any_wrong_byte_of_a_record_loses_that_record_alone() {
     let dir = tempfile::tempdir().unwrap();
-    let (payloads, path, mut bytes) = three_records(dir.path());
-    bytes[8 + 9 + 10 + 9 + 100] ^= 1;
-    std::fs::write(&path, &bytes).unwrap();
-    let (found, report) = replay(&path);
-    assert_eq!(found, [payloads[0].clone(), payloads[2].clone()]);
-    assert_eq!(report, Replayed { records: 2, torn_bytes: 0, damaged: 1 });
+    let (payloads, path, bytes) = three_records(dir.path());
+    let second = 8 + 9 + 10..8 + 9 + 10 + 9 + 300;
+    for (at, flip) in second.flat_map(|at| [1, 0x40, 0xff].map(|flip| (at, flip))) {
+        let mut wrong = bytes.clone();
+        wrong[at] ^= flip;
+        std::fs::write(&path, &wrong).unwrap();
+        let (found, report) = replay(&path);
+        assert_eq!(found, [payloads[0].clone(), payloads[2].clone()], "byte {at} ^ {flip}");
+        assert_eq!(report, Replayed { records: 2, torn_bytes: 0, damaged: 1 });
+    }
 }
 
 #[test]
