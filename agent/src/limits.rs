@@ -136,8 +136,14 @@ pub const WAITS_MAX: usize = 16_384;
 pub const WAIT_OVERDUE_NS: u64 = 10_000_000_000;
 /// Rows of a table from which on a wait for it is counted apart: a million rows take 0.2 s to compile.
 pub const WAIT_LARGE_ROWS: usize = 500_000;
-/// Threads that compile unwind tables: two, so that one file of a million rows does not hold up others.
-pub const TABLE_WORKERS: usize = 2;
+/// Threads that compile unwind tables: one more than may be at large files, so that these hold up no others.
+pub const TABLE_WORKERS: usize = TABLE_WORKERS_LARGE + 1;
+/// Large files that are compiled at once.
+pub const TABLE_WORKERS_LARGE: usize = 2;
+/// Bytes of code from which on a file is large here: it takes 50 ms.
+pub const TABLE_LARGE_CODE_BYTES: u64 = 16 << 20;
+/// Time that the table of one byte of code takes, nanoseconds: 80 MB of a compiler take 250 ms.
+pub const TABLE_CODE_NS_PER_BYTE: u64 = 3;
 /// Such threads with those that wait for a file system that does not answer; as many files, and no more, can
 /// be compiled at once.
 pub const TABLE_WORKERS_MAX: usize = 8;
@@ -165,11 +171,9 @@ pub const PROCESS_CHECKS_PER_POLL: usize = 64;
 /// Time between two checks of all processes for a missed exit, nanoseconds. After lost records it is
 /// done at once.
 pub const PROCESS_CHECK_INTERVAL_NS: u64 = 300_000_000_000;
-/// Nice value of the engine's thread and of those that look at files: they run for a few milliseconds a
-/// second, and what they do cannot wait behind a dozen programs that spin.
+/// Nice value of the engine's thread and of those that look at files and compile tables: they run for a few
+/// milliseconds a second, and what they do cannot wait behind a dozen programs that spin.
 pub const ENGINE_NICE: i32 = -10;
-/// Nice value of the threads that compile tables: a table of a million rows takes 0.2 s.
-pub const COMPILER_NICE: i32 = -5;
 /// A read of `/proc/PID/maps` is followed by a pause of this many times what it took: a process with
 /// 128,000 mappings that maps new code all the time may not cost more than 2 % of a CPU.
 pub const MAPS_READ_PAUSE_FACTOR: u64 = 50;

@@ -1,20 +1,21 @@
-//! Threads that compile unwind tables, so that the ring buffer is drained meanwhile. What is asked for
-//! last comes first: it is a process that runs now, while older requests are of the scan at the start.
+//! Threads that compile unwind tables, so that the ring buffer is drained meanwhile. What a sample waits for
+//! comes first, and small files go before large ones, which never hold all threads.
 //! A thread that a dead mount holds for good is replaced, and nobody ever waits for it.
 
 use super::table_cache::TableCache;
 use crate::address::FileId;
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::elf::{ForeignFileError, ForeignFiles};
+use crate::elf::{ForeignFileError, ForeignFiles, UnwindDigest};
 use crate::engine::OpenFiles;
 use crate::limits::{
-    COMPILER_NICE, FILES_MAX, TABLE_STUCK_NS, TABLE_WORKERS, TABLE_WORKERS_MAX, TABLES_READY_MAX,
+    FILES_MAX, TABLE_CODE_NS_PER_BYTE, TABLE_LARGE_CODE_BYTES, TABLE_STUCK_NS, TABLE_WORKERS,
+    TABLE_WORKERS_LARGE, TABLE_WORKERS_MAX, TABLES_READY_MAX,
 };
+use crate::normalize::MappedFile;
 use crate::unwind::{RowLosses, RowTable};
 use agent_ebpf::UnwindRule;
 use hashbrown::HashMap;
 use sha2::{Digest as _, Sha256};
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -29,7 +30,7 @@ pub struct Compiled {
     /// Of which file.
     pub file: FileId,
     /// What it says.
-    pub unwound: Result<Unwound, ForeignFileError>,
+    pub unwound: Result<Arc<Unwound>, ForeignFileError>,
 }
 
 /// Rows, and what makes them equal to those of another file.
@@ -90,9 +91,36 @@ pub struct CompileCounts {
     pub late: u64,
 }
 
+/// A file that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Which.
+    pub file: FileId,
+    /// Bytes of its code: what tells best how long it takes.
+    pub code_bytes: u64,
+    /// A sample waits for it.
+    pub urgent: bool,
+}
+
+impl Asked {
+    /// The table of this file.
+    #[must_use]
+    pub fn of(file: &MappedFile, urgent: bool) -> Self {
+        let segments = file.facts.iter().flat_map(|facts| &facts.segments);
+        let code_bytes = segments.fold(0, |sum: u64, segment| sum.saturating_add(segment.size));
+        Self { file: file.id, code_bytes, urgent }
+    }
+
+    const fn is_large(&self) -> bool {
+        self.code_bytes >= TABLE_LARGE_CODE_BYTES
+    }
+}
+
 #[derive(Debug, Default)]
 struct Queue {
-    files: VecDeque<FileId>,
+    /// Files, each with the time at which it would be ready if a thread had begun at once: by that time they
+    /// have their turns, so that small ones go first and large ones go too.
+    files: Vec<(MonotonicNs, Asked)>,
     closed: bool,
     /// Threads, with those that are stuck.
     threads: usize,
@@ -105,6 +133,7 @@ struct Queue {
 #[derive(Debug)]
 struct At {
     file: FileId,
+    large: bool,
     since: MonotonicNs,
     stuck: bool,
 }
@@ -125,6 +154,15 @@ impl Queue {
     /// Threads that are not stuck.
     fn able(&self) -> usize {
         self.threads.saturating_sub(usize::try_from(self.counts.stuck).unwrap_or(usize::MAX))
+    }
+
+    /// Takes out the file whose turn it is. A large one waits while others of its kind have their share.
+    fn pop(&mut self) -> Option<Asked> {
+        let large = self.at.values().filter(|at| at.large && !at.stuck).count();
+        let may = |asked: &Asked| !asked.is_large() || large < TABLE_WORKERS_LARGE;
+        let waiting = self.files.iter().enumerate().filter(|(_, (_, asked))| may(asked));
+        let (at, _) = waiting.min_by_key(|(_, (due, asked))| (!asked.urgent, *due))?;
+        Some(self.files.swap_remove(at).1)
     }
 }
 
@@ -188,14 +226,22 @@ impl Compilers {
     }
 
     /// Asks for a table. False if too many are asked for already.
-    pub fn ask(&mut self, file: FileId) -> bool {
+    pub fn ask(&mut self, asked: Asked) -> bool {
         if self.outstanding >= FILES_MAX {
             return false;
         }
         self.outstanding += 1;
-        self.work.shared.queue().files.push_front(file);
+        let due = monotonic_now().plus(asked.code_bytes.saturating_mul(TABLE_CODE_NS_PER_BYTE));
+        self.work.shared.queue().files.push((due, asked));
         self.work.shared.wake.notify_one();
         true
+    }
+
+    /// A sample waits for these, as far as they are asked for.
+    pub fn hurry(&self, files: &[FileId]) {
+        for (_, asked) in &mut self.work.shared.queue().files {
+            asked.urgent |= files.contains(&asked.file);
+        }
     }
 
     /// Tables asked for, not taken yet, and not known to be stuck: whoever waits for these waits a moment.
@@ -295,46 +341,57 @@ struct Work {
 
 impl Work {
     fn run(self) {
-        crate::engine::go_first(COMPILER_NICE);
         while let Some(file) = self.next() {
             // A defect of a parser costs the file, never the worker.
             let compile = AssertUnwindSafe(|| self.compile(file));
-            let unwound =
-                std::panic::catch_unwind(compile).unwrap_or_else(|_panic| Err(panicked()));
+            let made = std::panic::catch_unwind(compile).unwrap_or_else(|_panic| Err(panicked()));
             self.done();
+            let (unwound, to_keep) = match made {
+                Ok(Made { unwound, digest }) => {
+                    let unwound = Arc::new(unwound);
+                    (Ok(Arc::clone(&unwound)), digest.map(|digest| (digest, unwound)))
+                }
+                Err(error) => (Err(error), None),
+            };
             // Nobody takes it only if all is closed, which is what is looked at next.
             let _closed = self.ready.send(Compiled { file, unwound });
+            // Somebody waits for the table, nobody for the disk.
+            if let (Some(cache), Some((digest, unwound))) = (&self.cache, to_keep) {
+                cache.store(&digest, &unwound);
+            }
         }
     }
 
-    fn compile(&self, file: FileId) -> Result<Unwound, ForeignFileError> {
+    fn compile(&self, file: FileId) -> Result<Made, ForeignFileError> {
         let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
         self.unwind(&*self.files.open(file).ok_or_else(gone)?)
     }
 
     /// From the cache, else compiled.
-    fn unwind(&self, file: &OwnedFd) -> Result<Unwound, ForeignFileError> {
-        let compile = || self.parse.unwind_rows(file).map(Unwound::new);
-        let Some(cache) = &self.cache else { return compile() };
-        let Some(digest) = self.parse.unwind_digest(file)? else { return compile() };
-        if let Some(found) = cache.find(&digest) {
-            return Ok(found);
+    fn unwind(&self, file: &OwnedFd) -> Result<Made, ForeignFileError> {
+        let digest = match &self.cache {
+            Some(_) => self.parse.unwind_digest(file)?,
+            None => None,
+        };
+        let found = self.cache.as_ref().zip(digest.as_ref());
+        if let Some(unwound) = found.and_then(|(cache, digest)| cache.find(digest)) {
+            return Ok(Made { unwound, digest: None });
         }
-        let unwound = compile()?;
+        let unwound = self.parse.unwind_rows(file).map(Unwound::new)?;
         // What a limit left out is counted with each compilation.
-        if unwound.rows.losses() == RowLosses::default() {
-            cache.store(&digest, &unwound);
-        }
-        Ok(unwound)
+        let whole = unwound.rows.losses() == RowLosses::default();
+        Ok(Made { unwound, digest: digest.filter(|_| whole) })
     }
 
     /// The file to compile next. `None` if there are more threads than needed, or none is wanted any more.
     fn next(&self) -> Option<FileId> {
         let mut queue = self.shared.queue();
         loop {
-            let file = if queue.closed { None } else { queue.files.pop_front() };
-            if let Some(file) = file {
-                let at = At { file, since: monotonic_now(), stuck: false };
+            let asked = if queue.closed { None } else { queue.pop() };
+            if let Some(asked) = asked {
+                let Asked { file, .. } = asked;
+                let large = asked.is_large();
+                let at = At { file, large, since: monotonic_now(), stuck: false };
                 queue.at.insert(self.number, at);
                 return Some(file);
             }
@@ -349,10 +406,21 @@ impl Work {
     /// The file is compiled: a thread that waits to hand it over is not stuck.
     fn done(&self) {
         let mut queue = self.shared.queue();
-        if queue.at.remove(&self.number).is_some_and(|at| at.stuck) {
+        let at = queue.at.remove(&self.number);
+        if at.as_ref().is_some_and(|at| at.stuck) {
             queue.counts.stuck = queue.counts.stuck.saturating_sub(1);
         }
+        if at.is_some_and(|at| at.large) {
+            // Another large one may have waited for this one's end.
+            self.shared.wake.notify_one();
+        }
     }
+}
+
+/// A table, and what it is to be kept by.
+struct Made {
+    unwound: Unwound,
+    digest: Option<UnwindDigest>,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ mod waits;
 
 pub use waits::{WAIT_BUCKETS_NS, WaitCounts};
 
-use super::compile::{CompileCounts, Compilers};
+use super::compile::{Asked, CompileCounts, Compilers};
 use super::mappings::{Mapping, MappingSet};
 use super::table::ProcessTable;
 use super::trampolines;
@@ -191,14 +191,23 @@ impl Publisher {
     /// removed.
     pub fn wanted(&mut self, file: FileId) {
         if self.budget.wants_again(file, monotonic_now()) {
-            self.ask_again(file);
+            self.ask_again(file, true);
+        } else if self.budget.state(file) == Some(State::Pending) {
+            self.compilers.hurry(&[file]);
         }
     }
 
     /// The sampler could not walk a stack of this process at `time`, because something is not published:
     /// the wait for it is measured.
     pub fn missed(&mut self, pid: Pid, time: MonotonicNs) {
-        self.waits.begin(pid, time);
+        if self.waits.begin(pid, time) {
+            let waits =
+                |(file, pids): (&FileId, &HashSet<Pid>)| pids.contains(&pid).then_some(*file);
+            let files: Vec<FileId> = self.waiting.iter().filter_map(waits).collect();
+            if !files.is_empty() {
+                self.compilers.hurry(&files);
+            }
+        }
     }
 
     /// Publishes everything that changed: processes that ended, tables that are made, processes whose
@@ -329,13 +338,16 @@ impl Publisher {
         if fresh {
             self.budget.used(file.id, now);
         }
+        let urgent = pid.is_some_and(|pid| self.waits.is_waiting(pid));
         let state = match self.budget.state(file.id) {
             Some(_) if fresh && self.budget.wants_again(file.id, now) => {
-                self.ask_again(file.id);
+                self.ask_again(file.id, urgent);
                 State::Pending
             }
             Some(state) => state,
-            None if file.facts.is_none() || !self.compilers.ask(file.id) => return no_table,
+            None if file.facts.is_none() || !self.compilers.ask(Asked::of(file, urgent)) => {
+                return no_table;
+            }
             None => {
                 self.budget.asked(file, now);
                 State::Pending
@@ -355,8 +367,9 @@ impl Publisher {
         }
     }
 
-    fn ask_again(&mut self, file: FileId) {
-        if self.compilers.ask(file) {
+    fn ask_again(&mut self, file: FileId, urgent: bool) {
+        let Some(mapped) = self.budget.mapped(file) else { return };
+        if self.compilers.ask(Asked::of(&mapped, urgent)) {
             self.counts.returned += u64::from(self.budget.asked_again(file));
         }
     }

@@ -32,6 +32,41 @@ impl OpenFiles for Mount {
     }
 }
 
+fn asked(file: u32, code_bytes: u64, urgent: bool) -> Asked {
+    Asked { file: FileId(file), code_bytes, urgent }
+}
+
+fn small(file: u32) -> Asked {
+    asked(file, 0, false)
+}
+
+#[test]
+fn what_a_sample_waits_for_comes_first_then_small_before_large() {
+    let large = TABLE_LARGE_CODE_BYTES;
+    let due = |milliseconds: u64| MonotonicNs(milliseconds * 1_000_000);
+    let mut queue = Queue::default();
+    // Asked for at the times 0 to 5; a large one takes 50 ms.
+    for (at, asked) in [
+        (50, asked(0, large, false)),
+        (51, asked(1, large, true)),
+        (52, asked(2, large, false)),
+        (3, asked(3, 1, false)),
+        (4, asked(4, 1, true)),
+        (55, asked(5, 1, false)),
+    ] {
+        queue.files.push((due(at), asked));
+    }
+    let mut order = Vec::new();
+    while let Some(next) = queue.pop() {
+        let at = At { file: next.file, large: next.is_large(), since: due(0), stuck: false };
+        queue.at.insert(order.len(), at);
+        order.push(next.file.0);
+    }
+    assert_eq!(order, [4, 1, 3, 0, 5], "the third large one waits for an end");
+    queue.at.remove(&1);
+    assert_eq!(queue.pop().unwrap().file, FileId(2));
+}
+
 fn compilers(mount: &Arc<Mount>) -> Compilers {
     let parse: Arc<dyn ForeignFiles> = Arc::new(FakeFiles);
     let files: Arc<dyn OpenFiles> = Arc::clone(mount) as _;
@@ -59,20 +94,20 @@ fn files_that_do_not_answer_hold_up_nobody_else() {
     let mut compilers = compilers(&mount);
     let dead = u32::try_from(TABLE_WORKERS_MAX - 1).unwrap();
     for file in 0..dead {
-        assert!(compilers.ask(FileId(file)));
+        assert!(compilers.ask(small(file)));
         until(&mut compilers, "it is noticed", |compilers, _| {
             compilers.counts().stuck == u64::from(file) + 1
         });
-        assert!(compilers.ask(FileId(100 + file)));
+        assert!(compilers.ask(small(100 + file)));
         until(&mut compilers, "another file goes on", |_, taken| taken.contains(&(100 + file)));
     }
     assert_eq!(compilers.outstanding(), 0, "nobody waits for what does not answer");
     // With the last thread stuck there are no more.
-    compilers.ask(FileId(dead));
+    compilers.ask(small(dead));
     until(&mut compilers, "all are stuck", |compilers, _| {
         compilers.counts().stuck == u64::from(dead) + 1
     });
-    compilers.ask(FileId(200));
+    compilers.ask(small(200));
     assert_eq!(compilers.outstanding(), 0);
     mount.answer();
     until(&mut compilers, "all come at last", |compilers, taken| {
@@ -89,11 +124,14 @@ fn files_that_do_not_answer_hold_up_nobody_else() {
 fn nobody_waits_at_the_end() {
     let mount: Arc<Mount> = Arc::default();
     let mut compilers = compilers(&mount);
-    for file in 0..2 {
-        compilers.ask(FileId(file));
+    let all = u32::try_from(TABLE_WORKERS).unwrap();
+    for file in 0..all {
+        compilers.ask(small(file));
     }
     let shared = Arc::clone(&compilers.work.shared);
-    until(&mut compilers, "both threads are stuck", |compilers, _| compilers.counts().stuck == 2);
+    until(&mut compilers, "all threads are stuck", |compilers, _| {
+        compilers.counts().stuck == u64::from(all)
+    });
     let begin = Instant::now();
     drop(compilers);
     assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());

@@ -12,9 +12,9 @@ use crate::limits::{
     TABLES_PARKED_ROWS_MAX, UNWIND_TABLE_SPARE_DIVISOR,
 };
 use crate::normalize::MappedFile;
-use crate::process::compile::{Compiled, RowDigest};
+use crate::process::compile::{Compiled, RowDigest, Unwound};
 use crate::process::table::ProcessTable;
-use crate::unwind::{RowLosses, RowTable};
+use crate::unwind::RowLosses;
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -68,8 +68,7 @@ struct LoadedTable {
 #[derive(Debug)]
 struct Parked {
     file: FileId,
-    rows: RowTable,
-    digest: RowDigest,
+    unwound: Arc<Unwound>,
     chunks: usize,
     until: MonotonicNs,
     attempts: u32,
@@ -121,6 +120,11 @@ impl Budget {
 
     pub(super) fn state(&self, file: FileId) -> Option<State> {
         self.files.get(&file).map(|table| table.state)
+    }
+
+    /// The file, while somebody maps it.
+    pub(super) fn mapped(&self, file: FileId) -> Option<Arc<MappedFile>> {
+        self.files.get(&file)?.file.upgrade()
     }
 
     /// As if nobody had used any table for long.
@@ -240,9 +244,8 @@ impl Publisher {
             Ok(unwound) if unwound.rows.is_empty() => State::Failed,
             Ok(unwound) => {
                 let chunks = chunks_of(&unwound.rows);
-                let (rows, digest) = (unwound.rows, unwound.digest);
                 let until = monotonic_now();
-                let parked = Parked { file, rows, digest, chunks, until, attempts: 0 };
+                let parked = Parked { file, unwound, chunks, until, attempts: 0 };
                 self.insert(parked, processes, kernel)
             }
             Err(error) => {
@@ -314,7 +317,7 @@ impl Publisher {
         if !self.budget.files.contains_key(&file) {
             return State::Removed; // forgotten meanwhile
         }
-        if let Some(&id) = self.budget.by_digest.get(&table.digest)
+        if let Some(&id) = self.budget.by_digest.get(&table.unwound.digest)
             && let Some(loaded) = self.budget.loaded.get_mut(&id)
         {
             loaded.files.push(file);
@@ -327,12 +330,13 @@ impl Publisher {
         if self.budget.chunks.saturating_add(table.chunks) > self.budget.chunks_max {
             return self.no_room(now);
         }
-        match kernel.insert(&table.rows) {
+        match kernel.insert(&table.unwound.rows) {
             Ok(id) => {
-                let Parked { rows, digest, chunks, .. } = table;
+                let Parked { unwound, chunks, .. } = table;
+                let (digest, rows) = (unwound.digest, unwound.rows.len());
                 self.budget.chunks += chunks;
                 self.budget.by_digest.insert(digest, id);
-                let loaded = LoadedTable { digest, rows: rows.len(), chunks, files: vec![file] };
+                let loaded = LoadedTable { digest, rows, chunks, files: vec![file] };
                 self.budget.loaded.insert(id, loaded);
                 State::Loaded(id)
             }
@@ -354,10 +358,10 @@ impl Publisher {
 
     /// Keeps a table until removed memory can be used again.
     fn park(&mut self, table: Parked, now: MonotonicNs) -> State {
-        let rows: usize = self.budget.parked.iter().map(|parked| parked.rows.len()).sum();
+        let rows: usize = self.budget.parked.iter().map(|parked| parked.unwound.rows.len()).sum();
         let attempts = table.attempts + 1;
         if attempts > TABLE_PARKED_ATTEMPTS_MAX
-            || rows.saturating_add(table.rows.len()) > TABLES_PARKED_ROWS_MAX
+            || rows.saturating_add(table.unwound.rows.len()) > TABLES_PARKED_ROWS_MAX
         {
             return self.no_room(now);
         }

@@ -88,12 +88,19 @@ impl Waits {
         (self.all, self.large)
     }
 
-    /// Something of this process was missing at `time`.
-    pub(super) fn begin(&mut self, pid: Pid, time: MonotonicNs) {
-        if self.begun.len() < WAITS_MAX || self.begun.contains_key(&pid) {
+    /// Something of this process was missing at `time`. True if that is new.
+    pub(super) fn begin(&mut self, pid: Pid, time: MonotonicNs) -> bool {
+        let new = !self.is_waiting(pid);
+        if self.begun.len() < WAITS_MAX || !new {
             let wait = self.begun.entry(pid).or_insert(Wait { since: time, large: false });
             wait.since = wait.since.min(time);
         }
+        new
+    }
+
+    /// True if a stack of this process waits.
+    pub(super) fn is_waiting(&self, pid: Pid) -> bool {
+        self.begun.contains_key(&pid)
     }
 
     /// A table of so many rows came for these processes.
