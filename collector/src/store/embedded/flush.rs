@@ -137,8 +137,12 @@ impl Flusher {
         files::create_dir(&**files, &folder).map_err(failed)?;
         let state = self.written.entry(project.name.clone()).or_default();
         let mut changed = std::mem::take(&mut project.symbols_mut().changed);
-        let written = symbol_log::write(&**files, &path, &project.symbols(), &changed, state)
-            .and_then(|written| files.sync_dir(&folder).map(|()| written));
+        // The symbols are free again before the disk is waited for: appends need them.
+        let encoded = symbol_log::encode(&project.symbols(), &changed, state);
+        let written = encoded.and_then(|(frames, written)| {
+            symbol_log::append(&**files, &path, state.bytes, &frames)?;
+            files.sync_dir(&folder).map(|()| written)
+        });
         if written.is_err() {
             let mut symbols = project.symbols_mut();
             symbols.changed.functions.append(&mut changed.functions);

@@ -84,14 +84,12 @@ impl Frames {
     }
 }
 
-/// Appends what the file does not hold yet and makes it durable; answers what it holds then.
-pub(super) fn write(
-    files: &dyn Files,
-    path: &Path,
+/// What the file does not hold yet, as bytes; and what it holds with them.
+pub(super) fn encode(
     symbols: &Symbols,
     changed: &Changed,
     written: &Written,
-) -> std::io::Result<Written> {
+) -> std::io::Result<(Vec<u8>, Written)> {
     let mut frames = Frames::default();
     let none = &mut |_: &mut Writer, _: usize| {};
     frames.add(MAPPINGS, none, &symbols.mappings[written.mappings..], write_mapping)?;
@@ -132,10 +130,7 @@ pub(super) fn write(
         })?;
         nodes.push(trie.len());
     }
-    let mut file = files.open(path, written.bytes)?;
-    file.append(&frames.bytes)?;
-    file.sync()?;
-    Ok(Written {
+    let written = Written {
         mappings: symbols.mappings.len(),
         functions: symbols.functions.len(),
         locations: symbols.locations.len(),
@@ -143,7 +138,20 @@ pub(super) fn write(
         series: symbols.series.len(),
         nodes,
         bytes: written.bytes + frames.bytes.len() as u64,
-    })
+    };
+    Ok((frames.bytes, written))
+}
+
+/// Appends to the file, which held `held` bytes, and makes it durable.
+pub(super) fn append(
+    files: &dyn Files,
+    path: &Path,
+    held: u64,
+    frames: &[u8],
+) -> std::io::Result<()> {
+    let mut file = files.open(path, held)?;
+    file.append(frames)?;
+    file.sync()
 }
 
 /// Reads the first `bytes` bytes of the file.
