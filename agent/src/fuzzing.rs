@@ -1,6 +1,10 @@
 //! Doors for the fuzz targets of tests/fuzz to parsers that are private otherwise, with what must hold of
 //! their answers whatever the bytes are. Compiled with `--cfg fuzzing` alone. A panic is a finding.
 
+mod walk;
+
+pub use walk::walk;
+
 use crate::address::ElfAddr;
 use crate::elf::headers::Elf;
 use crate::elf::source::Source;
