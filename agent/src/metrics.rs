@@ -72,6 +72,7 @@ pub struct Metrics {
     ledger_gaps: Counter,
     ticks_expected: Counter,
     ticks_missed: Counter,
+    ticks_asleep: Counter,
     runs: Counter,
     runs_idle: Counter,
     program_ns: Counter,
@@ -106,6 +107,7 @@ impl Metrics {
         self.samples_filtered.inc_by(ledger.filtered.saturating_add(ledger.unwanted));
         self.ticks_expected.inc_by(ledger.ticks_expected);
         self.ticks_missed.inc_by(ledger.missed());
+        self.ticks_asleep.inc_by(ledger.asleep);
         self.runs.inc_by(ledger.runs);
         self.runs_idle.inc_by(ledger.idle);
         self.program_ns.inc_by(ledger.program_run_ns);
@@ -167,8 +169,10 @@ impl Metrics {
             "Clock ticks that had to fire",
             self.ticks_expected.clone(),
         );
-        let help = "Clock ticks for which the kernel ran no program";
+        let help = "Clock ticks for which the kernel ran no program though the CPU worked";
         root.register("ticks_missed", help, self.ticks_missed.clone());
+        let help = "Clock ticks that came due while their CPU slept, and did not wake it";
+        root.register("ticks_asleep", help, self.ticks_asleep.clone());
         root.register("program_runs", "Runs of the sampling program", self.runs.clone());
         let help = "Runs of the sampling program that met the idle task";
         root.register("program_runs_idle", help, self.runs_idle.clone());

@@ -7,4 +7,5 @@ mod registers;
 mod roots;
 mod sampler;
 mod stacks;
+mod ticks;
 mod walker;

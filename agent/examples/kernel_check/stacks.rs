@@ -278,6 +278,7 @@ fn ledger(report: Report, window: &NamedWindow) {
         &[
             ("ticks", &ledger.ticks_expected),
             ("runs", &ledger.runs),
+            ("asleep", &ledger.asleep),
             ("missed", &ledger.missed()),
             ("shipped", &ledger.shipped),
             ("received", &ledger.received),

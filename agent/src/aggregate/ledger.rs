@@ -68,7 +68,7 @@ impl DropReason {
 /// What became of the clock ticks of one window, summed over the CPUs, and of the samples that they made.
 /// Every figure is a difference over the window. The ledger closes ([`Ledger::check`]):
 ///
-/// - `ticks_expected = runs + missed`,
+/// - `ticks_expected = runs + asleep + missed`,
 /// - `runs = idle + filtered + shipped + lost_in_ring`,
 /// - `carried_in + shipped = received + unwanted + malformed + carried_over`,
 /// - `received = sent +` what limits dropped (all of [`Ledger::dropped`] but `malformed`), and each received sample has one outcome.
@@ -80,6 +80,8 @@ pub struct Ledger {
     pub ticks_expected: u64,
     /// Program runs.
     pub runs: u64,
+    /// Ticks that came due while their CPU slept, and did not wake it: idle time too.
+    pub asleep: u64,
     /// Runs that met the idle task (not sent, by design).
     pub idle: u64,
     /// Runs of processes that were not asked for.
@@ -122,10 +124,11 @@ pub struct Gap {
 }
 
 impl Ledger {
-    /// Ticks for which the kernel did not run the program: a difference, never below zero.
+    /// Ticks for which the kernel did not run the program though the CPU worked: a difference, never below
+    /// zero.
     #[must_use]
     pub const fn missed(&self) -> u64 {
-        self.ticks_expected.saturating_sub(self.runs)
+        self.ticks_expected.saturating_sub(self.runs.saturating_add(self.asleep))
     }
 
     /// Samples that the agent dropped itself.
@@ -162,7 +165,8 @@ impl Ledger {
         equal("received", self.received, "sent or dropped", kept)?;
         equal("received", self.received, "outcomes", sum(&self.outcomes))?;
         let most = self.ticks_expected.saturating_add(self.cpus.saturating_mul(2));
-        equal("runs beyond the clock's", self.runs.saturating_sub(most), "allowed", 0)
+        let ticks = self.runs.saturating_add(self.asleep);
+        equal("ticks beyond the clock's", ticks.saturating_sub(most), "allowed", 0)
     }
 
     /// Adds the account of the window behind this one.
@@ -171,6 +175,7 @@ impl Ledger {
             cpus,
             ticks_expected,
             runs,
+            asleep,
             idle,
             filtered,
             shipped,
@@ -192,6 +197,7 @@ impl Ledger {
         for (sum, value) in [
             (&mut self.ticks_expected, ticks_expected),
             (&mut self.runs, runs),
+            (&mut self.asleep, asleep),
             (&mut self.idle, idle),
             (&mut self.filtered, filtered),
             (&mut self.shipped, shipped),

@@ -109,6 +109,7 @@ impl Sampler {
     /// # Errors
     /// If the kernel refuses.
     pub fn stop(&self) -> Result<(), BpfError> {
+        self.ticks_expected()?; // wakes CPUs that sleep, so that their late ticks are counted
         self.clocks.iter().try_for_each(|clock| clock.enable(false))
     }
 
@@ -162,16 +163,15 @@ impl Sampler {
     /// # Errors
     /// If the kernel refuses to show its counters.
     pub fn statistics(&self) -> Result<Statistics, BpfError> {
+        // First the clocks: reading one wakes its CPU, and a tick that is late is then counted.
+        let ticks = self.ticks_expected()?;
         let counters = self.settled_counters()?;
-        let mut cpus = Vec::with_capacity(self.clocks.len());
-        for clock in &self.clocks {
+        let of_cpu = |(clock, ticks_expected): (&CpuClock, u64)| {
             let index = usize::try_from(clock.cpu).unwrap_or(usize::MAX);
-            cpus.push(CpuStatistics {
-                cpu: clock.cpu,
-                ticks_expected: clock.ticks_expected()?,
-                counters: counters.get(index).copied().unwrap_or_default(),
-            });
-        }
+            let counters = counters.get(index).copied().unwrap_or_default();
+            CpuStatistics { cpu: clock.cpu, ticks_expected, counters }
+        };
+        let cpus = self.clocks.iter().zip(ticks).map(of_cpu).collect();
         Ok(Statistics {
             cpus,
             lifecycle_lost: self.lifecycle_lost,
@@ -180,6 +180,11 @@ impl Sampler {
             cpus_not_sampled: self.cpus_not_sampled(),
             waiting: self.order.len(),
         })
+    }
+
+    /// Ticks that each clock should have made so far.
+    fn ticks_expected(&self) -> Result<Vec<u64>, BpfError> {
+        self.clocks.iter().map(CpuClock::ticks_expected).collect()
     }
 
     /// The counters of all CPUs, each between two runs of its program. A reading copies a CPU's counters

@@ -14,11 +14,12 @@ pub struct CpuStatistics {
 }
 
 impl CpuStatistics {
-    /// Ticks at which the sampler did not run, because another BPF program ran on the CPU or because the
-    /// virtual machine did not get its turn. The kernel does not count them: a difference.
+    /// Ticks at which the sampler did not run though the CPU worked, because another BPF program ran there
+    /// or because the virtual machine did not get its turn. The kernel does not count them: a difference.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        self.ticks_expected.saturating_sub(self.counters.runs)
+        let Counters { runs, asleep, .. } = self.counters;
+        self.ticks_expected.saturating_sub(runs.saturating_add(asleep))
     }
 }
 
@@ -56,6 +57,7 @@ impl Statistics {
 fn add(total: &mut Counters, more: &Counters) {
     total.runs += more.runs;
     total.idle += more.idle;
+    total.asleep += more.asleep;
     total.shipped += more.shipped;
     total.lost += more.lost;
     total.filtered += more.filtered;

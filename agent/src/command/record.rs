@@ -132,10 +132,11 @@ fn summary(window: &NamedWindow, place: &str) -> String {
     let ledger = &window.ledger;
     let names = window.name_counts();
     format!(
-        "{} ticks: {} runs, {} missed; {} samples, {} idle, {} filtered, {} lost; \
+        "{} ticks: {} runs, {} asleep, {} missed; {} samples, {} idle, {} filtered, {} lost; \
          {} incomplete, {} of frames unnamed; wrote {place}",
         ledger.ticks_expected,
         ledger.runs,
+        ledger.asleep,
         ledger.missed(),
         window.observations(),
         ledger.idle,

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Missed,
+    Asleep,
     Idle,
     Filtered,
     Lost,
@@ -48,6 +49,7 @@ fn fates() -> impl Strategy<Value = Fate> {
     let outcome = (0..Outcome::ALL.len()).prop_map(|number| Outcome::ALL[number]);
     prop_oneof![
         1 => Just(Fate::Missed),
+        1 => Just(Fate::Asleep),
         1 => Just(Fate::Idle),
         1 => Just(Fate::Filtered),
         1 => Just(Fate::Lost),
@@ -117,6 +119,10 @@ impl Model {
         let counters = &mut cpu.counters;
         match fate {
             Fate::Missed => return,
+            Fate::Asleep => {
+                counters.asleep += 1;
+                return;
+            }
             Fate::Idle => counters.idle += 1,
             Fate::Filtered => counters.filtered += 1,
             Fate::Lost => counters.lost += 1,
@@ -213,6 +219,7 @@ fn check(steps: &[Step]) -> Result<(), TestCaseError> {
     prop_assert_eq!(total.ticks_expected, all().count() as u64);
     for (counted, done) in [
         (total.missed(), count(|fate| matches!(fate, Fate::Missed))),
+        (total.asleep, count(|fate| matches!(fate, Fate::Asleep))),
         (total.idle, count(|fate| matches!(fate, Fate::Idle))),
         (total.filtered, count(|fate| matches!(fate, Fate::Filtered))),
         (total.lost_in_ring, count(|fate| matches!(fate, Fate::Lost))),

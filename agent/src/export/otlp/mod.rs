@@ -14,7 +14,8 @@
 //! | `vesta.ledger.cpus` | CPUs that were sampled |
 //! | `vesta.ledger.ticks_expected` | ticks that the clock owed |
 //! | `vesta.ledger.runs` | runs of the BPF program |
-//! | `vesta.ledger.missed` | ticks without a run: `ticks_expected` - `runs` |
+//! | `vesta.ledger.asleep` | ticks that came due while the CPU slept, and did not wake it |
+//! | `vesta.ledger.missed` | ticks lost while the CPU worked: `ticks_expected` - `runs` - `asleep` |
 //! | `vesta.ledger.idle` | runs that met the idle task |
 //! | `vesta.ledger.filtered` | runs of processes that were not asked for |
 //! | `vesta.ledger.shipped` | samples that entered the ring buffer |

@@ -302,7 +302,7 @@ fn the_account_travels_with_the_window() {
         value("runs"),
         value("idle") + value("shipped") + value("lost_in_ring") + value("filtered")
     );
-    assert_eq!(value("ticks_expected"), value("runs") + value("missed"));
+    assert_eq!(value("ticks_expected"), value("runs") + value("asleep") + value("missed"));
     assert_eq!(value("outcome.complete"), 90);
     let (frames, unnamed) = (value("frames"), value("frames_unnamed"));
     assert!(frames > 1000 && unnamed > 0 && unnamed < frames / 5, "{unnamed} of {frames}");
