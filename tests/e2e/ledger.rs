@@ -10,8 +10,9 @@ use std::time::Duration;
 use tests::account::{Account, accounts};
 use tests::agent::AgentOptions;
 use tests::observation::observations;
+use tests::profiles::send_bytes;
 use tests::workload::{Language, start_split};
-use tests::{Agent, Running, Sink, binary, need, seed};
+use tests::{Agent, Collector, Running, Sink, binary, need, seed};
 
 const FREQUENCY_HZ: u32 = 997;
 const STOPS: u32 = 5;
@@ -64,6 +65,34 @@ fn every_sample_is_somewhere_though_many_are_lost() {
     let ticks = sum("runs") + sum("asleep");
     assert!(ticks <= sum("ticks_expected") + 2 * cpus, "more runs than ticks");
     of_processes(&accounts);
+    at_a_collector(&sink.requests(), &accounts);
+}
+
+/// A collector that gets the requests, each of them twice, says what was lost and what was cut.
+fn at_a_collector(requests: &[Vec<u8>], accounts: &[Account]) {
+    let collector = Collector::start();
+    for request in requests.iter().flat_map(|request| [request, request]) {
+        assert_eq!(send_bytes(collector.otlp_grpc(), request).expect("it listens"), 0);
+    }
+    let sum = |figure: &str| accounts.iter().map(|account| account.of(figure)).sum::<u64>();
+    // A filter narrows what was cut, and not what was lost: nobody knows whose it was.
+    for filter in ["", "{service=\"no such service\"}"] {
+        let graph = collector.api("flamegraph", &[("filter", filter), ("to", "now+1m")]);
+        let losses = &graph["losses"];
+        let lost = losses["lost"].as_array().expect("a list");
+        let of_reason = |reason: &str| {
+            let found = lost.iter().find(|lost| lost["reason"] == reason);
+            found.map_or(0, |lost| lost["samples"].as_u64().expect("a count"))
+        };
+        assert_eq!(of_reason("ring buffer full"), sum("lost_in_ring"), "{losses}");
+        assert_eq!(of_reason("clock ticks missed"), sum("missed"), "{losses}");
+        assert_eq!(losses["sent"].as_u64(), Some(sum("sent")), "{losses}");
+        let cut = losses["cut"].as_array().expect("a list");
+        let cut: u64 = cut.iter().map(|cut| cut["total"].as_u64().expect("nanoseconds")).sum();
+        let stops = sum("received") - sum("outcome.complete") - sum("outcome.no_user_stack");
+        let period_ns = 1_000_000_000 / u64::from(FREQUENCY_HZ);
+        assert_eq!(cut, if filter.is_empty() { stops * period_ns } else { 0 }, "{losses}");
+    }
 }
 
 /// A copy whose frames have no names, so that there is something to account for.

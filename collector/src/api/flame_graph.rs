@@ -2,6 +2,7 @@
 
 use super::App;
 use super::error::ApiError;
+use super::losses::{self, Losses};
 use super::params::Params;
 use super::routes::{Coverage, Pairs, json, project, query};
 use crate::limits::{NODES_MAX, ROWS_MAX};
@@ -24,6 +25,7 @@ struct Answer<'a> {
     samples: u64,
     period_ns: u64,
     coverage: Coverage,
+    losses: Losses,
     hidden: Hidden,
     strings: Vec<&'a str>,
     functions: Functions,
@@ -87,20 +89,26 @@ pub(super) async fn flame_graph(
         nodes_max: params.number("max_nodes", 20_000, 1, NODES_MAX)?,
         keep_self_top: params.number("keep_self_top", 200, 0, ROWS_MAX)?,
     };
-    let (tree, coverage) = query(&app, async {
+    let (tree, coverage, accounts) = query(&app, async {
         let tree = app.store.merge(merge).await?;
         let coverage = app.store.coverage(selection.clone()).await?;
-        Ok((tree, coverage))
+        Ok((tree, coverage, losses::accounts(&app, &selection).await?))
     })
     .await?;
     let window_ms = selection.range.to_ms - selection.range.from_ms;
     let task = tokio::task::spawn_blocking(move || {
-        answer(&selection.profile_type, &tree, Coverage::new(&coverage, window_ms))
+        let losses = Losses::new(&tree.cut, &accounts);
+        answer(&selection.profile_type, &tree, Coverage::new(&coverage, window_ms), losses)
     });
     task.await.unwrap_or_else(|_| Err(ApiError::internal("writing the answer failed")))
 }
 
-fn answer(profile_type: &str, tree: &FlameTree, coverage: Coverage) -> Result<Response, ApiError> {
+fn answer(
+    profile_type: &str,
+    tree: &FlameTree,
+    coverage: Coverage,
+    losses: Losses,
+) -> Result<Response, ApiError> {
     let mut strings = Strings::default();
     strings.index("");
     let mut functions = Functions {
@@ -131,6 +139,7 @@ fn answer(profile_type: &str, tree: &FlameTree, coverage: Coverage) -> Result<Re
         samples: tree.samples,
         period_ns: tree.period_ns,
         coverage,
+        losses,
         hidden: Hidden { nodes: tree.hidden_nodes, total: hidden_total.unwrap_or(i64::MAX) },
         strings: strings.list,
         functions,

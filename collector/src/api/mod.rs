@@ -5,6 +5,7 @@ pub mod error;
 mod flame_graph;
 pub mod guard;
 pub mod listen;
+mod losses;
 mod opening;
 mod page;
 mod params;

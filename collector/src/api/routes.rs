@@ -2,11 +2,12 @@
 
 use super::App;
 use super::error::ApiError;
+use super::losses;
 use super::params::Params;
 use super::selector::label_name;
 use crate::limits::{QUERY_MS_MAX, QUERY_WAIT_MS, ROWS_MAX, SERIES_MAX, TIMELINE_BUCKETS_MAX};
 use crate::profile::ProjectName;
-use crate::query::{self, MergeQuery, TimelineQuery};
+use crate::query::{self, LEDGER_TYPE, MergeQuery, TimelineQuery};
 use crate::store::StoreError;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query, State};
@@ -124,6 +125,7 @@ pub(super) async fn meta(
     .await?;
     let types: Vec<_> = types
         .iter()
+        .filter(|row| row.id != LEDGER_TYPE) // no samples: answers say what it tells
         .map(|row| {
             value!({"id": row.id, "unit": row.unit, "label": type_label(&row.id), "period_ns": row.period_ns})
         })
@@ -323,10 +325,11 @@ pub(super) async fn functions(
     let selection = params.selection(project(&app, &name)?)?;
     let limit = params.number("limit", 500, 1, ROWS_MAX)?;
     let whole = MergeQuery { selection: selection.clone(), nodes_max: 1, keep_self_top: 0 };
-    let (rows, tree, coverage) = query(&app, async {
+    let (rows, tree, coverage, accounts) = query(&app, async {
         let rows = app.store.functions(selection.clone(), limit).await?;
         let tree = app.store.merge(whole).await?;
-        Ok((rows, tree, app.store.coverage(selection.clone()).await?))
+        let coverage = app.store.coverage(selection.clone()).await?;
+        Ok((rows, tree, coverage, losses::accounts(&app, &selection).await?))
     })
     .await?;
     let window_ms = selection.range.to_ms - selection.range.from_ms;
@@ -351,6 +354,7 @@ pub(super) async fn functions(
         "total": tree.node_total.first().copied().unwrap_or_default(),
         "samples": tree.samples,
         "coverage": Coverage::new(&coverage, window_ms),
+        "losses": losses::Losses::new(&tree.cut, &accounts),
         "rows": rows,
     }))
 }

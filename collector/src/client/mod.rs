@@ -3,6 +3,7 @@
 mod fetch;
 mod flame_graph;
 pub mod local;
+mod losses;
 mod quantity;
 mod top;
 
@@ -108,6 +109,14 @@ fn write_out(path: &Path, text: &[u8]) -> Result<(), ClientError> {
     written.map_err(|source| ClientError::Write { path: path.display().to_string(), source })
 }
 
+/// What is missing from the answer goes to stderr: it belongs to the reader, not into the data.
+fn say_losses(body: &[u8]) -> Result<(), ClientError> {
+    if let Some(line) = losses::line(body)? {
+        drop(writeln!(io::stderr(), "{line}")); // a closed stderr is no reason to fail
+    }
+    Ok(())
+}
+
 /// `vesta flamegraph`.
 ///
 /// # Errors
@@ -120,6 +129,7 @@ pub async fn flame_graph(args: &FlamegraphArgs) -> Result<(), ClientError> {
         GraphFormat::Folded => flame_graph::Graph::read(&body)?.folded()?.into_bytes(),
         GraphFormat::Text => flame_graph::Graph::read(&body)?.text(args.min_share)?.into_bytes(),
     };
+    say_losses(&body)?;
     write_out(&args.query.output, &text)
 }
 
@@ -134,6 +144,7 @@ pub async fn top(args: &TopArgs) -> Result<(), ClientError> {
         TableFormat::Json => body.to_vec(),
         TableFormat::Text => top::table(&body, &args.query.profile_type)?.into_bytes(),
     };
+    say_losses(&body)?;
     write_out(&args.query.output, &text)
 }
 

@@ -43,6 +43,26 @@ fn answers_that_break_the_rules_are_refused() {
 }
 
 #[test]
+fn what_is_missing_is_a_line() {
+    let rows = [
+        (r#"{"total":9}"#, None),
+        (r#"{"total":9,"losses":{"cut":[],"lost":[],"sent":9}}"#, None),
+        (
+            r#"{"total":1000,"losses":{"cut":[{"reason":"no unwind info","total":30},
+              {"reason":"truncated","total":2}],"lost":[{"reason":"ring\u001b full","samples":1}],
+              "sent":99}}"#,
+            Some(
+                "3.20 % of samples cut (no unwind info 3.00 %, truncated 0.20 %); \
+                 1.00 % of samples lost on these hosts (ring\\u{1b} full 1.00 %)",
+            ),
+        ),
+    ];
+    for (answer, line) in rows {
+        assert_eq!(losses::line(answer.as_bytes()).unwrap().as_deref(), line, "{answer}");
+    }
+}
+
+#[test]
 fn a_table_shows_functions() {
     let answer = r#"{"unit":"nanoseconds","total":4000000000,"samples":40,
       "coverage":{"hosts":2,"host_ms":1,"window_ms":1,"cores":1.5},

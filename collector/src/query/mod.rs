@@ -16,6 +16,9 @@ use crate::profile::ProjectName;
 use proto::FrameKind;
 use std::sync::Arc;
 
+/// The type of profiles that hold figures of agents' accounts, not samples.
+pub const LEDGER_TYPE: &str = "vesta.ledger";
+
 /// Half open range of time, Unix milliseconds: [from, to).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeRange {
@@ -127,6 +130,8 @@ pub struct FlameTree {
     pub samples: u64,
     /// Sampling period of the records, nanoseconds; 0 if mixed or not said.
     pub period_ns: u64,
+    /// Sums of the stacks that do not reach their root, by their marker, largest first.
+    pub cut: Vec<(Arc<str>, i64)>,
     /// Nodes that pruning left out.
     pub hidden_nodes: u64,
     /// Things the reader should know.

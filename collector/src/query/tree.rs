@@ -5,6 +5,7 @@
 use super::{FlameTree, FunctionInfo, FunctionNames, Overflow};
 use hashbrown::HashMap;
 use proto::FrameKind;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Index of a node in a [`MergedTree`].
@@ -90,8 +91,29 @@ impl MergedTree {
             pending.extend(children.take(node).iter().map(|&child| (child, depth + 1)));
             pending[from..].reverse();
         }
+        answer.tree.cut = self.cut(&totals, names)?;
         answer.tree.hidden_nodes = (self.len() - answer.tree.node_total.len()) as u64;
         Ok(answer.tree)
+    }
+
+    /// What does not reach its root, by marker: a stack has one at most.
+    fn cut(
+        &self,
+        totals: &[i64],
+        names: &dyn FunctionNames,
+    ) -> Result<Vec<(Arc<str>, i64)>, Overflow> {
+        let mut markers: HashMap<u32, Option<Arc<str>>> = HashMap::new();
+        let mut sums: BTreeMap<Arc<str>, i128> = BTreeMap::new();
+        for (&function, &total) in self.function.iter().zip(totals).skip(1) {
+            let marker = markers.entry(function).or_insert_with(|| marker_of_cut(names, function));
+            if let Some(marker) = marker {
+                *sums.entry(Arc::clone(marker)).or_default() += i128::from(total);
+            }
+        }
+        let narrow = |(marker, sum)| Ok((marker, Overflow::check(sum, "what was cut")?));
+        let mut cut = sums.into_iter().map(narrow).collect::<Result<Vec<_>, Overflow>>()?;
+        cut.sort_by_key(|(_, sum)| std::cmp::Reverse(*sum));
+        Ok(cut)
     }
 
     /// Sum of the magnitudes of a node and everything below: unlike totals it never grows downwards,
@@ -105,6 +127,13 @@ impl MergedTree {
         }
         weights
     }
+}
+
+/// The name of a function that marks a stack as cut.
+fn marker_of_cut(names: &dyn FunctionNames, function: u32) -> Option<Arc<str>> {
+    let FunctionInfo { name, kind, .. } = names.info(function);
+    let cut = *name == *"[truncated]" || name.starts_with("[unwind: ");
+    (kind == FrameKind::Marker && cut).then_some(name)
 }
 
 /// Which nodes survive pruning.

@@ -7,6 +7,12 @@ export interface Coverage {
   readonly cores: number;
 }
 
+export interface Losses {
+  readonly cut: readonly { readonly reason: string; readonly total: number }[];
+  readonly lost: readonly { readonly reason: string; readonly samples: number }[];
+  readonly sent: number;
+}
+
 export interface ProfileType {
   readonly id: string;
   readonly unit: string;
@@ -69,6 +75,7 @@ export interface FlameAnswer {
   readonly samples: number;
   readonly period_ns: number;
   readonly coverage: Coverage;
+  readonly losses: Losses;
   readonly hidden: { readonly nodes: number; readonly total: number };
   readonly strings: readonly string[];
   readonly functions: {

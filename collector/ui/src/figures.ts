@@ -1,5 +1,6 @@
 // Values of a flame graph as text: cores where the type is CPU time, the type's own unit elsewhere.
 
+import type { Losses } from './api.ts';
 import * as format from './format.ts';
 import type { FlameModel } from './flame/model.ts';
 
@@ -35,4 +36,15 @@ export const LOW_SAMPLES = 30;
 export function isLow(value: number, scale: Scale): boolean {
   const samples = samplesOf(value, scale);
   return samples !== null && samples > 0 && samples < LOW_SAMPLES;
+}
+
+/** Share of the selection that was cut and of its hosts' samples that were lost; null where nothing was. */
+export function lossesText({ cut, lost, sent }: Losses, total: number): string | null {
+  const cutTotal = cut.reduce((sum, one) => sum + one.total, 0);
+  const lostSamples = lost.reduce((sum, one) => sum + one.samples, 0);
+  const parts = [
+    cutTotal > 0 ? `${format.share(cutTotal, total)} cut` : '',
+    lostSamples > 0 ? `${format.share(lostSamples, sent + lostSamples)} lost` : '',
+  ];
+  return parts.filter(Boolean).join(', ') || null;
 }

@@ -215,6 +215,20 @@ async function checkSearch(page) {
   expect(asked === before, 'typing a search asks the collector again');
 }
 
+/** What was lost or cut is a quiet share; its reasons come on demand, and stay readable. */
+async function checkLosses(page, must) {
+  const losses = page.locator('.losses');
+  // A running collector may be lucky and have lost nothing.
+  if (!must && (await losses.count()) === 0) return;
+  const said = await losses.locator('summary').textContent();
+  expect(/\d\s%\s(cut|lost)/.test(said), `losses read ${said}`);
+  expect(!(await losses.locator('.popover').isVisible()), 'the reasons for losses are shown unasked');
+  await losses.locator('summary').click();
+  expect(await losses.locator('.popover dd').first().isVisible(), 'no reason for losses is shown');
+  await checkAccessibility(page, 'the reasons for losses');
+  await losses.locator('summary').click();
+}
+
 async function checkBrush(page) {
   const box = await page.locator('.timeline .u-over').boundingBox();
   const narrowed = page.waitForRequest((request) => /\/flamegraph\?.*from=\d+/.test(request.url()));
@@ -417,6 +431,7 @@ try {
     if (listed[0]) await run('zoom', () => checkZoom(page, listed[0]));
     await run('search', () => checkSearch(page));
     await run('brush', () => checkBrush(page));
+    await run('losses', () => checkLosses(page, own !== null));
     await run('keys and themes', () => checkRest(page));
     if (own) await run('hostile name', () => checkHostileName(page, base));
     await close();

@@ -738,6 +738,14 @@ export function generate({ nodes, firstDataAt }) {
           samples: samplesOf(coverage.cores),
           period_ns: PERIOD_NS,
           coverage,
+          losses: {
+            cut: [
+              { reason: 'no unwind info', total: answer.nodes.total[0] * 0.004 },
+              { reason: 'truncated', total: answer.nodes.total[0] * 0.0003 },
+            ],
+            lost: [{ reason: 'ring buffer full', samples: 3 }],
+            sent: samplesOf(coverage.cores),
+          },
           ...answer,
           warnings: [],
         },

@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as format from '../src/format.ts';
+import type { Losses } from '../src/api.ts';
+import { lossesText } from '../src/figures.ts';
 import { cut, shortName, visible } from '../src/names.ts';
 import { formatSelector, parseSelector, withMatcher } from '../src/selector.ts';
 import { decode, DEFAULTS, encode, exploreOf, servicesOf, type ViewState } from '../src/url.ts';
@@ -45,6 +47,15 @@ test('shares never say zero or all when it is not', () => {
       [[1, 0], '–'],
     ],
   );
+});
+
+test('losses are a quiet share, and nothing where nothing was lost', () => {
+  const part = { reason: 'a', total: 1, samples: 1 };
+  const text = (losses: Losses) => plain(lossesText(losses, 1000) ?? 'nothing');
+  assert.equal(text({ cut: [], lost: [], sent: 10 }), 'nothing');
+  assert.equal(text({ cut: [part, { ...part, total: 3 }], lost: [], sent: 10 }), '0.4 % cut');
+  assert.equal(text({ cut: [], lost: [part, part], sent: 98 }), '2.0 % lost');
+  assert.equal(text({ cut: [{ ...part, total: 500 }], lost: [part], sent: 99_999 }), '50.0 % cut, <0.1 % lost');
 });
 
 test('counts, times and bytes', () => {

@@ -69,6 +69,7 @@ export function answerOf(shape: Shape): Writable<FlameAnswer> {
     strings,
     functions,
     nodes,
+    losses: { cut: [], lost: [], sent: 0 },
     warnings: [],
   };
 }

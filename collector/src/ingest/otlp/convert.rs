@@ -6,10 +6,9 @@ use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
 use super::sizes::{Measure, Sizes, attribute_bytes, wire_set};
 use super::units::{self, Stored};
-use super::{AGENT_SCOPE, Ledger, Received, Reception, Rejections};
+use super::{AGENT_SCOPE, Ledger, Received, Reception, Rejections, account};
 use crate::limits::{
-    LABEL_BYTES_MAX, LEDGER_NAME_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX,
-    SAMPLE_ATTRIBUTES_MAX,
+    LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
 };
 use crate::profile::{
     Attribute, AttributeValue, ProfileDef, ProfileId, SampleDef, SeriesLabels, ValueType,
@@ -25,14 +24,6 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// Times before this are no wall clock: some senders leave the time unset or send time since boot.
 const YEAR_1971_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
-
-/// The agent's account of a window travels in attributes of a profile: figures of that profile, no
-/// attributes of samples.
-const LEDGER_PREFIX: &str = "vesta.ledger.";
-/// The same of one process; its sums are in the other.
-const PROCESS_LEDGER_PREFIX: &str = "vesta.process_ledger.";
-/// Figures that are no amounts that windows add to.
-const NO_SUMS: [&str; 3] = ["cpus", "carried_in", "carried_over"];
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -181,11 +172,8 @@ impl<'a> Converter<'a> {
                 samples.push(SampleDef { stack, attributes, time_ms, value });
             });
         }
-        if scope.is_agent {
-            self.account(&labels.host, &profile.attribute_indices);
-        }
         let id = profile_id(profile, scope.is_agent, &labels, &checked.stored.sample_type);
-        self.batch.profiles.push(ProfileDef {
+        let converted = ProfileDef {
             id,
             labels,
             sample_type: checked.stored.sample_type,
@@ -194,8 +182,24 @@ impl<'a> Converter<'a> {
             time_ms: checked.time_ms,
             duration_ms: checked.duration_ms,
             samples,
-        });
+        };
+        if scope.is_agent {
+            self.account(&converted, &profile.attribute_indices);
+        }
+        self.batch.profiles.push(converted);
         Ok(())
+    }
+
+    /// Takes the agent's account of a window.
+    fn account(&mut self, window: &ProfileDef, indices: &[i32]) {
+        let figures = account::figures(self.dictionary, indices);
+        if figures.is_empty() {
+            return;
+        }
+        account::add(&mut self.ledger, &window.labels.host, &figures);
+        let attributes = self.set(Vec::new());
+        let profile = account::profile(&mut self.batch, window, &figures, attributes);
+        self.batch.profiles.extend(profile);
     }
 
     fn check(&self, profile: &otlp::Profile, scope: &Scope<'_>) -> Result<Checked, Fault> {
@@ -286,27 +290,6 @@ impl<'a> Converter<'a> {
         Arc::from(if is_kernel { "kernel" } else { "unknown_service" })
     }
 
-    /// Adds the agent's account of a window to those of its host.
-    fn account(&mut self, host: &Arc<str>, indices: &[i32]) {
-        for attribute in indices.iter().filter_map(|&index| self.dictionary.attribute(index)) {
-            let name = attribute.key.strip_prefix(LEDGER_PREFIX);
-            let is_plain = |name: &&str| {
-                !NO_SUMS.contains(name)
-                    && name.len() <= LEDGER_NAME_BYTES_MAX
-                    && name
-                        .bytes()
-                        .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-            };
-            if let (Some(name), AttributeValue::Int(value)) =
-                (name.filter(is_plain), &attribute.value)
-            {
-                let value = u64::try_from(*value).unwrap_or_default();
-                let sum = self.ledger.entry((Arc::clone(host), Arc::from(name))).or_default();
-                *sum = sum.saturating_add(value);
-            }
-        }
-    }
-
     /// Attributes of the sample win over those of its profile, and these over those of its resource.
     fn attribute_set(&mut self, origin: &Origin, key: WireSet<'_>) -> u32 {
         let (of_profile, of_sample, link) = key;
@@ -321,11 +304,15 @@ impl<'a> Converter<'a> {
         }
         let indices = of_sample.iter().chain(of_profile);
         set.extend(indices.filter_map(|&index| self.dictionary.attribute(index)).cloned());
-        let prefixes = [LEDGER_PREFIX, PROCESS_LEDGER_PREFIX];
+        let prefixes = [account::PREFIX, account::PROCESS_PREFIX];
         set.retain(|attribute| !prefixes.iter().any(|prefix| attribute.key.starts_with(prefix)));
         set.extend(origin.attributes.iter().cloned());
         set.sort_by(|a, b| a.key.cmp(&b.key)); // stable: the first of equal names wins below
         set.dedup_by(|later, first| later.key == first.key);
+        self.set(set)
+    }
+
+    fn set(&mut self, set: Vec<Attribute>) -> u32 {
         if let Some(&known) = self.sets.get(&set) {
             return known;
         }

@@ -3,6 +3,7 @@
 //!
 //! Understood: the layout of protocol 1.10 and 1.11, and that of 1.8 and 1.9 (see [`wire`]).
 
+mod account;
 mod attributes;
 mod convert;
 mod dictionary;

@@ -4,6 +4,7 @@ use super::*;
 use crate::ingest::testing::{NOW_MS, OUTSIDE, PERIOD_NS, pair, profile, request, tables, text};
 use crate::limits::{JSON_BYTES_MAX, LABEL_BYTES_MAX, REQUEST_FRAMES_MAX, REQUEST_SETS_BYTES_MAX};
 use crate::profile::{AttributeValue, ProfileDef, ProfileId, SeriesLabels};
+use crate::query::LEDGER_TYPE;
 use proptest::prelude::*;
 use proto::opentelemetry_proto::tonic::common::v1::{
     AnyValue, ArrayValue, KeyValue, any_value::Value,
@@ -522,6 +523,16 @@ fn the_account_of_a_window_is_summed_by_host_and_is_no_attribute_of_samples() {
     let ledger: Vec<_> =
         received.ledger.iter().map(|((host, name), &sum)| (&**host, &**name, sum)).collect();
     assert_eq!(ledger, [("h1", "lost_in_ring", 14), ("h1", "outcome.no_table", 6)]);
+    // What was lost is stored too, once for each window.
+    let of_ledger = |profile: &&ProfileDef| *profile.sample_type.kind == *LEDGER_TYPE;
+    let stored: Vec<_> = received.batch.profiles.iter().filter(of_ledger).collect();
+    let values: Vec<_> =
+        stored.iter().map(|profile| (profile.samples.len(), profile.samples[0].value)).collect();
+    assert_eq!(values, [(1, 7), (1, 7)]);
+    let frame = received.batch.stacks[stored[0].samples[0].stack as usize][0];
+    let line = received.batch.locations[frame as usize].lines[0];
+    assert_eq!(&*received.batch.functions[line.function as usize].name, "lost_in_ring");
+    assert_eq!(received.batch.check(), Ok(()));
     let mut keys = received.batch.attribute_sets.iter().flatten().map(|attribute| &*attribute.key);
     assert!(keys.all(|key| !key.starts_with("vesta.")));
 }

@@ -1,16 +1,21 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Functions whose number is their name.
+/// Functions whose number is their name, and three markers.
 struct Numbers;
+
+/// Numbers of the markers.
+const MARKERS: [(u32, &str); 3] =
+    [(90, "[truncated]"), (91, "[unwind: no unwind info]"), (92, "[python frames: names to come]")];
 
 impl FunctionNames for Numbers {
     fn info(&self, function: u32) -> FunctionInfo {
+        let marker = MARKERS.into_iter().find(|(number, _)| *number == function);
         FunctionInfo {
-            name: format!("f{function}").into(),
+            name: marker.map_or_else(|| format!("f{function}"), |(_, name)| name.to_owned()).into(),
             file: "".into(),
             line: 0,
-            kind: FrameKind::Native,
+            kind: if marker.is_some() { FrameKind::Marker } else { FrameKind::Native },
             module: "".into(),
             named: true,
         }
@@ -62,6 +67,17 @@ fn children_stand_under_their_parent_heaviest_first() {
     let source = tree(&[(0, 1, 1), (1, 2, 5), (0, 3, 9), (1, 4, 7)]);
     let lines = ["total 22/0 0", " f1 13/1 0", "  f4 7/7 0", "  f2 5/5 0", " f3 9/9 0"];
     assert_eq!(text(&shape(&source, 100, 0)), lines);
+}
+
+#[test]
+fn what_was_cut_is_summed_by_marker_whatever_is_pruned() {
+    let source =
+        tree(&[(0, 1, 50), (1, 90, 0), (2, 3, 4), (0, 91, 1), (4, 90, 0), (0, 91, 7), (0, 92, 9)]);
+    let cut = [("[unwind: no unwind info]", 8), ("[truncated]", 4)];
+    for nodes_max in [1, 100] {
+        let answer = shape(&source, nodes_max, 0);
+        assert_eq!(answer.cut.iter().map(|(name, sum)| (&**name, *sum)).collect::<Vec<_>>(), cut);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 // here, so that every node is exactly as wide as itself plus its children, and drawing, hit test and tooltip need
 // no second rule.
 
-import type { FlameAnswer } from '../api.ts';
+import type { FlameAnswer, Losses } from '../api.ts';
 import { visible } from '../names.ts';
 
 /** The widest and deepest tree that is accepted: the API's own limit is lower, this one guards the page. */
@@ -35,6 +35,7 @@ export interface FlameModel {
   readonly hosts: number;
   readonly hostMs: number;
   readonly windowMs: number;
+  readonly losses: Losses;
   readonly hidden: { readonly nodes: number; readonly total: number };
   readonly warnings: readonly string[];
   readonly functions: Functions;
@@ -133,6 +134,7 @@ export function buildModel(answer: FlameAnswer): FlameModel {
     hosts: answer.coverage.hosts,
     hostMs: answer.coverage.host_ms,
     windowMs: answer.coverage.window_ms,
+    losses: answer.losses,
     hidden: answer.hidden,
     warnings: answer.warnings.map(visible),
     functions: hiddenFunc < 0 ? functions : withHidden(functions),

@@ -12,6 +12,7 @@ import { filterError, go, matchers, refreshNow, view } from '../state.ts';
 import { NODES_DETAILED, VIEWS, type View } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
 import { QueryBar } from '../widgets/filter.tsx';
+import { Losses } from '../widgets/losses.tsx';
 import { Problem, Warnings } from '../widgets/notice.tsx';
 import { Search } from '../widgets/search.tsx';
 import { TopTable } from '../widgets/table.tsx';
@@ -25,7 +26,7 @@ function Status() {
   if (!model) return <p class="status muted">asking…</p>;
   const hz = model.periodNs > 0 ? ` @ ${Number((1e9 / model.periodNs).toPrecision(3))}\u00a0Hz` : '';
   return (
-    <p class="status" aria-live="off">
+    <div class="status" aria-live="off">
       <b>{amount(model.total, model, type)}</b>
       {isCpu(type) ? <span>{cpuTime(model.total)}</span> : null}
       <span>
@@ -49,7 +50,8 @@ function Status() {
           ) : null}
         </span>
       ) : null}
-    </p>
+      <Losses losses={model.losses} total={model.total} />
+    </div>
   );
 }
 
