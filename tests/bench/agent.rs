@@ -94,20 +94,19 @@ struct Measured {
     from_ns: u64,
     to_ns: u64,
     map_bytes: u64,
-    wire_bytes: usize,
+    wire_bytes: u64,
     host_busy: f64,
 }
 
 impl Measured {
     fn over(length: Duration, agent: &Running, sink: &Sink, maps: &BTreeSet<u32>) -> Self {
-        let wire = || sink.requests().iter().map(Vec::len).sum::<usize>();
         let (before, ticks_before, from_ns) = (Reading::of(agent.pid()), host_ticks(), now_ns());
-        let wire_before = wire();
+        let wire_before = sink.wire_bytes();
         std::thread::sleep(length);
         let (after, ticks, to_ns) = (Reading::of(agent.pid()), host_ticks(), now_ns());
         let host_busy =
             number(ticks.0 - ticks_before.0) / number((ticks.1 - ticks_before.1).max(1));
-        let (map_bytes, wire_bytes) = (new_map_bytes(maps), wire() - wire_before);
+        let (map_bytes, wire_bytes) = (new_map_bytes(maps), sink.wire_bytes() - wire_before);
         Self { before, after, from_ns, to_ns, map_bytes, wire_bytes, host_busy }
     }
 
@@ -137,8 +136,8 @@ impl Measured {
             ),
             figure("agent_rss_mib", mib(self.after.rss_bytes), "MiB"),
             figure("bpf_maps_mib", mib(self.map_bytes), "MiB"),
-            figure("wire_bytes_per_sample", size(self.wire_bytes) / count, "bytes"),
-            figure("wire_bytes_per_second", size(self.wire_bytes) / seconds, "bytes/s"),
+            figure("wire_bytes_per_sample", number(self.wire_bytes) / count, "bytes"),
+            figure("wire_bytes_per_second", number(self.wire_bytes) / seconds, "bytes/s"),
             figure("samples_per_second", size(samples.len()) / seconds, "samples/s"),
             figure("frames_per_sample", size(frames) / count, "frames"),
             figure("host_busy", self.host_busy, "share"),

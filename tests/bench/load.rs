@@ -10,10 +10,14 @@ use tests::{Running, binary, seed};
 /// A kind of load; its name ends the names of its figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Kind {
-    /// C, Python, Node.js and Java keep all CPUs busy, and short processes come and go.
+    /// C, Python, Node.js and Java keep all CPUs busy.
     Loaded,
     /// Nothing but what the host does anyway.
     Idle,
+    /// As loaded, and five times a second a process comes that lives for a moment.
+    Short,
+    /// As loaded, and one of the processes is a program with debug information: this one.
+    Debug,
     /// As loaded, and compilers run one after the other.
     Storm,
     /// One busy process that maps a file of nine million unwind rows.
@@ -29,6 +33,8 @@ impl Kind {
         match self {
             Self::Loaded => "",
             Self::Idle => "_idle",
+            Self::Short => "_short",
+            Self::Debug => "_debug",
             Self::Storm => "_storm",
             Self::NineMillion => "_9m",
             Self::Spinners => "_spinners",
@@ -47,6 +53,8 @@ impl Load {
         let running = match kind {
             Kind::Idle => Vec::new(),
             Kind::Loaded => mixed(seconds),
+            Kind::Short => mixed(seconds).into_iter().chain(brief()).collect(),
+            Kind::Debug => mixed(seconds).into_iter().chain([described(seconds)]).collect(),
             Kind::Storm => mixed(seconds).into_iter().chain(compilers(2)).collect(),
             Kind::NineMillion => vec![mapper(&rows_file::written(), seconds)],
             Kind::Spinners => (0..12).map(|_| spinner(seconds)).chain(compilers(2)).collect(),
@@ -55,18 +63,38 @@ impl Load {
     }
 }
 
-/// One busy process of each language, and short ones.
+/// One busy process of each language.
 fn mixed(seconds: u64) -> Vec<Running> {
     let c = Language::C.split().map(|program| workload::start_split(&program, seconds, seed()));
     let python = script("python3", &["-c", PYTHON], seconds);
     let node = script("node", &["-e", NODE], seconds);
     let java = java(seconds);
-    let short = workload::c("brief", &[]).map(|brief| {
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg("while :; do \"$0\" 20 30; sleep 0.2; done").arg(brief);
-        Running::start(shell)
-    });
-    [c, python, node, java, short].into_iter().flatten().collect()
+    [c, python, node, java].into_iter().flatten().collect()
+}
+
+/// Processes of 20 ms, one after the other.
+fn brief() -> Option<Running> {
+    let brief = workload::c("brief", &[])?;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg("while :; do \"$0\" 20 30; sleep 0.2; done").arg(brief);
+    Some(Running::start(shell))
+}
+
+/// This program itself, busy.
+fn described(seconds: u64) -> Running {
+    let mut this = Command::new(std::env::current_exe().expect("it runs"));
+    this.arg("busy").arg(seconds.to_string());
+    Running::start(this)
+}
+
+/// What [`described`] runs: code of many inlined functions.
+pub(crate) fn be_busy(seconds: u64) {
+    let end = std::time::Instant::now() + Duration::from_secs(seconds);
+    let text = serde_json::json!({"figures": (0..1000).collect::<Vec<_>>()}).to_string();
+    while std::time::Instant::now() < end {
+        let value: serde_json::Value = serde_json::from_str(&text).expect("it was written so");
+        std::hint::black_box(value.to_string());
+    }
 }
 
 const PYTHON: &str = "

@@ -36,13 +36,20 @@ enum What {
     Agent(AgentArgs),
     /// Durable samples per second over OTLP/gRPC, latency of merges, bytes per sample.
     Collector(CollectorArgs),
+    /// Keeps a CPU busy: a load of `agent`.
+    #[command(hide = true)]
+    Busy {
+        /// For so long.
+        seconds: u64,
+    },
 }
 
 #[derive(Clone, Debug, Args)]
 struct AgentArgs {
     /// What the host does meanwhile; the names of figures end with it, the loaded host has the plain ones.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
-        Kind::Loaded, Kind::Idle, Kind::Storm, Kind::NineMillion, Kind::Spinners,
+        Kind::Loaded, Kind::Idle, Kind::Short, Kind::Debug, Kind::Storm, Kind::NineMillion,
+        Kind::Spinners,
     ])]
     loads: Vec<Kind>,
     /// Length of each measured part; fifteen seconds before it warm up.
@@ -80,5 +87,6 @@ fn main() {
     match Cli::parse().what {
         What::Agent(args) => agent::measure(&args),
         What::Collector(args) => collector::measure(args),
+        What::Busy { seconds } => load::be_busy(seconds),
     }
 }

@@ -1,9 +1,11 @@
-//! An OTLP/gRPC receiver that keeps every request exactly as it came and decodes nothing: what a test
-//! reads is what the agent wrote.
+//! An OTLP/gRPC receiver that keeps every request as it was before compression and decodes nothing: what a
+//! test reads is what the agent wrote.
 
 use crate::raw::Raw;
+use http_body_util::BodyExt as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tonic::body::Body;
@@ -18,6 +20,7 @@ pub const REQUEST_BYTES_MAX: usize = 4 << 20;
 pub struct Sink {
     address: SocketAddr,
     requests: Requests,
+    wire_bytes: Arc<AtomicU64>,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -33,7 +36,9 @@ impl Sink {
     #[must_use]
     pub fn start() -> Self {
         let requests = Requests::default();
-        let service = Receive { requests: Arc::clone(&requests) };
+        let wire_bytes = Arc::<AtomicU64>::default();
+        let service =
+            Receive { requests: Arc::clone(&requests), wire_bytes: Arc::clone(&wire_bytes) };
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (listening, address) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
@@ -49,7 +54,7 @@ impl Sink {
             });
         });
         let address = address.recv().expect("the server listens");
-        Self { address, requests, stop: Some(stop), thread: Some(thread) }
+        Self { address, requests, wire_bytes, stop: Some(stop), thread: Some(thread) }
     }
 
     /// `http://127.0.0.1:PORT`.
@@ -68,6 +73,12 @@ impl Sink {
     #[must_use]
     pub fn requests(&self) -> Vec<Vec<u8>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes of the requests so far as they were sent: compressed, with gRPC's framing, without HTTP's.
+    #[must_use]
+    pub fn wire_bytes(&self) -> u64 {
+        self.wire_bytes.load(Ordering::Relaxed)
     }
 
     /// Writes every request so far into files of `folder` and gives their names.
@@ -98,6 +109,7 @@ impl Drop for Sink {
 #[derive(Clone, Debug)]
 struct Receive {
     requests: Requests,
+    wire_bytes: Arc<AtomicU64>,
 }
 
 impl tonic::server::NamedService for Receive {
@@ -120,6 +132,14 @@ impl Service<http::Request<Body>> for Receive {
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Zstd);
         let keep = Keep(Arc::clone(&self.requests));
+        let wire_bytes = Arc::clone(&self.wire_bytes);
+        let request = request.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let bytes = frame.data_ref().map_or(0, |data| data.len() as u64);
+                wire_bytes.fetch_add(bytes, Ordering::Relaxed);
+                frame
+            }))
+        });
         Box::pin(async move { Ok(grpc.unary(keep, request).await) })
     }
 }
