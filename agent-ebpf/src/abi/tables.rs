@@ -12,7 +12,7 @@ use crate::limits::{CHUNK_BLOCKS, CHUNK_GROUPS, CHUNK_ROWS, MAPPINGS_PER_PAGE};
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessEntry {
-    /// The generation that travels in each sample.
+    /// The generation that travels in each sample. Given out once: programs remember what they found by it.
     pub generation: u32,
     /// First page of the layout.
     pub first_page: u16,

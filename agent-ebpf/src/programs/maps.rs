@@ -1,11 +1,11 @@
 //! Every map and every switch that the programs share with the agent. The names are the loader's keys.
 
 use super::roots::Thread;
-use super::walker::State;
+use super::walker::{RecentRule, State};
 use agent_ebpf::limits::{
     CHUNKS_MAX, FILTER_PROCESSES_MAX, MAPPING_PAGES_MAX, NOTE_SLOTS, PAGE_SLAB_PAGES,
-    PAGE_SLABS_MAX, PROCESSES_MAX, RECORD_FRAMES, RING_BYTES_MIN, ROOT_THREADS_MAX, RULES_MAX,
-    SLAB_CHUNKS, SLABS_MAX, STACK_BYTES_MAX, STACK_FRAMES_MAX,
+    PAGE_SLABS_MAX, PROCESSES_MAX, RECENT_RULES, RECORD_FRAMES, RING_BYTES_MIN, ROOT_THREADS_MAX,
+    RULES_MAX, SLAB_CHUNKS, SLABS_MAX, STACK_BYTES_MAX, STACK_FRAMES_MAX,
 };
 use agent_ebpf::{Chunk, Counters, MappingPage, ProcessEntry, SampleHeader, StackTail, UnwindRule};
 use aya_ebpf::Global;
@@ -76,6 +76,9 @@ pub(super) static CHUNK_STARTS: Array<[u32; CHUNKS_MAX], 1> = Array::new();
 pub(super) static SLABS: ArrayOfMaps<Array<Chunk, SLAB_CHUNKS>, SLABS_MAX> = ArrayOfMaps::new();
 #[btf_map]
 pub(super) static RULES: Array<UnwindRule, RULES_MAX> = Array::new();
+/// Rules found lately, so that the tables, which are cold at 19 Hz, are rarely searched.
+#[btf_map]
+pub(super) static RECENT: PerCpuArray<[RecentRule; RECENT_RULES], 1> = PerCpuArray::new();
 
 /// Slot 0: the program that walks the next frames, in the form with tail calls.
 #[btf_map]

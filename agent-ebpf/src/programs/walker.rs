@@ -1,11 +1,11 @@
 //! Runs the library's walk over user memory and the agent's tables, one frame at a time, and writes the frames
 //! into the record. It decides nothing about the sample.
 
-use super::maps::{CHUNK_STARTS, PAGE_SLABS, PAGE_STARTS, RULES, SLABS, Scratch};
+use super::maps::{CHUNK_STARTS, PAGE_SLABS, PAGE_STARTS, RECENT, RULES, SLABS, Scratch};
 use super::roots::RootFrame;
 use agent_ebpf::limits::{
-    CHUNKS_MAX, FRAMES_PER_CLOCK_READ, MAPPING_PAGES_MAX, PAGE_SLAB_PAGES, RECORD_FRAMES,
-    ROOT_FRAMES_MAX, SLAB_CHUNKS, USER_FRAMES_MAX, WALK_NS_MAX,
+    CHUNKS_MAX, FRAMES_PER_CLOCK_READ, MAPPING_PAGES_MAX, PAGE_SLAB_PAGES, RECENT_RULES,
+    RECORD_FRAMES, ROOT_FRAMES_MAX, SLAB_CHUNKS, USER_FRAMES_MAX, WALK_NS_MAX,
 };
 use agent_ebpf::verifier::{below, limit32, low32, place};
 use agent_ebpf::walk::search::{self, Tables};
@@ -73,6 +73,18 @@ impl Memory for UserMemory {
     }
 }
 
+/// The rule of an address that was walked through lately. Generations are given out once, each for one layout
+/// of one process, so what was found then holds as long as the process is walked with it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct RecentRule {
+    pc: u64,
+    generation: u32,
+    rule: UnwindRule,
+    /// Two of them are one cache line.
+    unused: u64,
+}
+
 /// The tables in the maps.
 struct Maps {
     process: ProcessEntry,
@@ -82,7 +94,20 @@ struct Maps {
 impl Rules for Maps {
     #[inline(always)]
     fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome> {
-        search::rule_at(self, self.process, self.zero, pc)
+        let generation = self.process.generation;
+        let recent = RECENT.get_ptr_mut(0).ok_or(Outcome::TableCorrupt)?;
+        let slot = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        // SAFETY: the value is an array of that many rules.
+        let slot = unsafe { place::<RECENT_RULES, RecentRule, _>(recent, 0, slot) }.cast_mut();
+        // SAFETY: an element of this CPU's array, which only its sampler uses.
+        let known = unsafe { &mut *slot };
+        if known.pc != pc || known.generation != generation {
+            let rule = search::rule_at(self, self.process, self.zero, pc)?;
+            *known = RecentRule { pc, generation, rule, unused: 0 };
+        }
+        // Read again in both cases, so that the verifier goes on from one state.
+        // SAFETY: as above.
+        Ok(unsafe { (&raw const (*slot).rule).read_volatile() })
     }
 }
 

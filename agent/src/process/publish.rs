@@ -50,7 +50,8 @@ pub trait WalkTables {
     /// Removes a table as soon as no process refers to it.
     fn remove(&mut self, id: TableId);
 
-    /// Publishes the mappings of a process, in place of what was there. Answers how many were left out.
+    /// Publishes the mappings of a process, in place of what was there. Answers how many were left out. No
+    /// generation is ever given twice.
     ///
     /// # Errors
     /// See [`WalkTableError`]; what was there stays.

@@ -1,7 +1,7 @@
 //! The tables of mappings as the walker sees them, on the kernel of this machine, as root.
 
 use super::programs::DEEP;
-use super::run::{GENERATION, PLAIN, cannot_run, load, options, outcomes, run, samples};
+use super::run::{PLAIN, cannot_run, load, next_generation, options, outcomes, run, samples};
 use super::target::{TableLoader, Target};
 use crate::address::{AbsAddr, Generation, Pid};
 use crate::bpf::{FormChoice, MappingUnwind, Options, Sampler, WalkMapping};
@@ -28,7 +28,7 @@ fn what_a_mapping_says_decides_how_the_walk_ends() {
     ];
     for (mappings, expected) in rows {
         let before = sampler.statistics().unwrap().total().counters.notes;
-        assert_eq!(tables.set_process(target.pid(), GENERATION, &mappings).unwrap(), 0);
+        assert_eq!(tables.set_process(target.pid(), next_generation(), &mappings).unwrap(), 0);
         let (records, statistics) = run(&mut sampler, target.pid(), 20);
         let notes = statistics.total().counters.notes - before;
         assert_eq!(notes > 0, expected == Outcome::MappingUnknown, "{expected:?}");
@@ -58,7 +58,7 @@ fn more_mappings_than_a_page_holds_are_found() {
         let mut mappings: Vec<_> = (0..before).map(|n| small(n, 65536)).collect();
         mappings.extend(&real);
         mappings.extend((0..70).map(|n| small(n, 0x7fff_ffff_f000)));
-        let left_out = tables.set_process(target.pid(), GENERATION, &mappings).unwrap();
+        let left_out = tables.set_process(target.pid(), next_generation(), &mappings).unwrap();
         assert_eq!(left_out, 0);
         let (records, _) = run(&mut sampler, target.pid(), 20);
         let samples = samples(records, target.pid());

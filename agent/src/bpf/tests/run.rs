@@ -5,11 +5,18 @@ use crate::address::{Generation, Pid};
 use crate::bpf::{FormChoice, Options, RawSample, Record, Sampler, Statistics, Tables};
 use agent_ebpf::Outcome;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 pub(super) const BOTH_FORMS: [FormChoice; 2] = [FormChoice::BpfLoop, FormChoice::TailCalls];
-pub(super) const GENERATION: Generation = Generation(7);
 pub(super) const PLAIN: [&str; 2] = ["-O2", "-fomit-frame-pointer"];
+pub(super) const GENERATION: Generation = Generation(7);
+
+/// One that nothing was published as before.
+pub(super) fn next_generation() -> Generation {
+    static NEXT: AtomicU32 = AtomicU32::new(GENERATION.0 + 1);
+    Generation(NEXT.fetch_add(1, Ordering::Relaxed))
+}
 
 /// True, after saying why, if live tests cannot run here.
 pub(super) fn cannot_run() -> bool {

@@ -1,7 +1,9 @@
 //! Copies of the stack and rules of the innermost frame, on the kernel of this machine, as root.
 
 use super::programs::{DEEP, REGISTER_RULES};
-use super::run::{BOTH_FORMS, GENERATION, PLAIN, WANTED, cannot_run, load, options, outcomes, run};
+use super::run::{
+    BOTH_FORMS, PLAIN, WANTED, cannot_run, load, next_generation, options, outcomes, run,
+};
 use super::run::{assert_ledger_closes, samples};
 use super::target::{TableLoader, Target};
 use crate::address::AbsAddr;
@@ -77,7 +79,7 @@ fn a_copy_holds_the_return_addresses_of_the_walk() {
     for mapping in mappings.iter_mut().filter(|mapping| mapping.start.0 > program.0 + (1 << 24)) {
         mapping.unwind = MappingUnwind::Pending;
     }
-    tables.set_process(target.pid(), GENERATION, &mappings).unwrap();
+    tables.set_process(target.pid(), next_generation(), &mappings).unwrap();
     let (records, _) = run(&mut sampler, target.pid(), WANTED);
     let samples = samples(records, target.pid());
     assert_eq!(outcomes(&samples).into_keys().collect::<Vec<_>>(), [Outcome::TablePending]);
@@ -112,7 +114,7 @@ fn the_innermost_frame_may_be_found_by_any_register() {
             let mut mappings = TableLoader::default().mappings(&mut tables, target.pid());
             let hot = mappings.iter_mut().find(|mapping| mapping.start == AbsAddr(0x1000_0000));
             hot.expect("a mapping of its own").unwind = MappingUnwind::Rule(rule);
-            tables.set_process(target.pid(), GENERATION, &mappings).unwrap();
+            tables.set_process(target.pid(), next_generation(), &mappings).unwrap();
             let (records, _) = run(&mut sampler, target.pid(), WANTED);
             let samples = samples(records, target.pid());
             let seen = outcomes(&samples);
@@ -130,7 +132,7 @@ fn the_innermost_frame_may_be_found_by_any_register() {
         for mapping in &mut mappings {
             mapping.unwind = MappingUnwind::Rule(rule);
         }
-        tables.set_process(target.pid(), GENERATION, &mappings).unwrap();
+        tables.set_process(target.pid(), next_generation(), &mappings).unwrap();
         let (records, _) = run(&mut sampler, target.pid(), 20);
         let samples = samples(records, target.pid());
         let second = samples.iter().filter(|sample| sample.user.len() == 2);
