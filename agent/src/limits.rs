@@ -82,9 +82,12 @@ pub const FILES_MAX: usize = 16_384;
 /// Descriptors of foreign files and of their debug files kept open for naming; the rest is opened again when needed. Half of the
 /// usual soft limit of 1,024 descriptors.
 pub const FILES_OPEN_MAX: usize = 512;
-/// Allocations of at least this many bytes are mapped on their own, and free memory of more at the end of
-/// the heap is given back: the C library's own first threshold.
+/// Allocations of at least this many bytes are mapped on their own: the C library's own first threshold.
 pub const ALLOCATION_MAPPED_BYTES_MIN: i32 = 128 << 10;
+/// Free memory of more bytes at the end of a thread's heap is given back. What a window takes is less, and
+/// comes again with the next one: given back at the C library's own first threshold, 128 KiB, it took 200
+/// system calls a second and as many page faults.
+pub const ALLOCATION_KEPT_BYTES_MAX: i32 = 2 << 20;
 /// Descriptors of this process: three for each of 1,024 CPUs, files, sockets.
 pub const DESCRIPTORS_MAX: u64 = 16_384;
 /// Time a descriptor is kept open without use, nanoseconds: an open file keeps a mount busy.
@@ -271,12 +274,13 @@ pub const EXPORT_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 pub const EXPORT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(15);
 /// Bytes of one answer: a count and a message for people.
 pub const EXPORT_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// zstd level of requests. Measured on windows of 5 s, in bytes a sample and milliseconds a request: C, Python,
-/// Node.js and Java (27 KiB) 53.3 and 0.3 at level 7, 52.0 and 1.8 at 15, 50.9 and 3.1 at 17; the same under a
-/// compiler storm (75 KiB) 123.8 and 0.9, 111.7 and 7.7, 109.7 and 12.9.
-pub const EXPORT_ZSTD_LEVEL: i32 = 15;
-/// Times of samples are written in steps of so many nanoseconds.
-pub const EXPORT_TIME_STEP_NS: u64 = 1 << 16;
+/// zstd level of requests. Measured on windows of 5 s of C, Python, Node.js and Java alone (11 KiB): 28.8 bytes a
+/// sample and 0.1 ms at level 7, 27.3 and 1 ms at 15; beside a Rust compiler (52 KiB) 92 and 1.2 ms at 7, 89 and
+/// 8 ms at 15. A millisecond a window is a twelfth of what the agent may use.
+pub const EXPORT_ZSTD_LEVEL: i32 = 7;
+/// Times of samples are written in steps of so many nanoseconds: a millisecond, a fiftieth of what one sample
+/// stands for.
+pub const EXPORT_TIME_STEP_NS: u64 = 1 << 20;
 /// Wait for a connection.
 pub const EXPORT_CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time between keep-alive pings while a request waits for its answer.
@@ -467,14 +471,17 @@ pub const DEMANGLE_OUTPUT_BYTES_MAX: usize = 16 << 10;
 pub const DEMANGLE_RECURSION_MAX: u32 = 96;
 
 /// Bytes of debug information of one file that are used for lines and inlined functions, decompressed.
-/// Beyond, functions are named without them.
-pub const DEBUG_INFO_BYTES_MAX: u64 = 64 << 20;
+/// Beyond, functions are named without them. They are resident, and what is made of them comes on top.
+pub const DEBUG_INFO_BYTES_MAX: u64 = 24 << 20;
 /// Files whose debug information is held at once. Each costs one descriptor and its copied sections.
 pub const DEBUG_FILES_MAX: usize = 8;
 /// Bytes of debug information held over all files.
-pub const DEBUG_INFO_TOTAL_BYTES_MAX: u64 = 128 << 20;
+pub const DEBUG_INFO_TOTAL_BYTES_MAX: u64 = 32 << 20;
 /// Files remembered to have no usable debug information, so that they are not copied again.
 pub const DEBUG_INFO_REFUSED_MAX: usize = 4096;
+/// Debug information that made room for another's is copied again no sooner than so many times what the last
+/// copy took: half a percent of a CPU.
+pub const DEBUG_INFO_AGAIN_FACTOR: u32 = 200;
 /// Time without a question after which all of it is let go, in seconds: names that were given stay cached.
 pub const DEBUG_INFO_IDLE_SECONDS: u64 = 60;
 /// Time that a caller waits for lines and inlined functions of one batch, in milliseconds. They are a

@@ -24,7 +24,8 @@ use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
 use crate::kernel::KernelFacts;
 use crate::limits::{
-    ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, ENGINE_NICE, UNWIND_TABLE_BYTES_MAX,
+    ALLOCATION_KEPT_BYTES_MAX, ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, ENGINE_NICE,
+    UNWIND_TABLE_BYTES_MAX,
 };
 use crate::process::host::{Host, ProcFs};
 use crate::symbolize::kernel::KernelRegions;
@@ -204,10 +205,13 @@ fn raise_descriptor_limit() {
 /// unmapped, which it does once its thresholds are fixed (mallopt(3)).
 fn return_freed_memory() {
     #[cfg(target_env = "gnu")]
-    for parameter in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
+    for (parameter, bytes) in [
+        (libc::M_MMAP_THRESHOLD, ALLOCATION_MAPPED_BYTES_MIN),
+        (libc::M_TRIM_THRESHOLD, ALLOCATION_KEPT_BYTES_MAX),
+    ] {
         // SAFETY: mallopt changes a setting of the allocator under its own lock; both parameters take
         // any number of bytes.
-        let done = unsafe { libc::mallopt(parameter, ALLOCATION_MAPPED_BYTES_MIN) };
+        let done = unsafe { libc::mallopt(parameter, bytes) };
         if done != 1 {
             tracing::debug!(parameter, "the allocator keeps its setting");
         }

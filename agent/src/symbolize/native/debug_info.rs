@@ -35,7 +35,8 @@ struct Request {
     id: FileId,
     file: OwnedFd,
     addresses: Vec<ElfAddr>,
-    answer: SyncSender<Vec<Option<Chain>>>,
+    /// `None`: not now.
+    answer: SyncSender<Option<Vec<Option<Chain>>>>,
 }
 
 /// The door to the thread.
@@ -76,8 +77,9 @@ impl DebugInfo {
             Err(TrySendError::Disconnected(_)) => return (nothing, true),
         }
         match answers.recv_timeout(Duration::from_millis(DEBUG_INFO_WAIT_MS_MAX)) {
-            Ok(chains) if chains.len() == addresses.len() => (chains, true),
-            Ok(_) | Err(RecvTimeoutError::Disconnected) => (nothing, true),
+            Ok(Some(chains)) if chains.len() == addresses.len() => (chains, true),
+            Ok(Some(_)) | Err(RecvTimeoutError::Disconnected) => (nothing, true),
+            Ok(None) => (nothing, false),
             Err(RecvTimeoutError::Timeout) => {
                 tracing::debug!(file = id.0, "debug information takes too long, named without it");
                 (nothing, false)

@@ -6,15 +6,16 @@ use super::{Chain, ChainFrame, Request};
 use crate::address::{ElfAddr, FileId};
 use crate::elf::source::Source;
 use crate::limits::{
-    DEBUG_FILES_MAX, DEBUG_INFO_IDLE_SECONDS, DEBUG_INFO_REFUSED_MAX, DEBUG_INFO_TOTAL_BYTES_MAX,
-    INLINED_FUNCTIONS_MAX,
+    DEBUG_FILES_MAX, DEBUG_INFO_AGAIN_FACTOR, DEBUG_INFO_IDLE_SECONDS, DEBUG_INFO_REFUSED_MAX,
+    DEBUG_INFO_TOTAL_BYTES_MAX, INLINED_FUNCTIONS_MAX,
 };
 use blazesym::symbolize::source::Elf;
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer, source};
+use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// One file, with its copy behind a descriptor that lives as long.
 struct File {
@@ -28,6 +29,10 @@ struct File {
 struct Files {
     held: Vec<File>,
     refused: Vec<FileId>,
+    /// Files that were held once. More of them than fit would push each other out in every window.
+    seen: HashSet<FileId>,
+    /// From when on one of them may be copied again.
+    again_at: Option<Instant>,
 }
 
 /// Answers until the other side is gone.
@@ -47,17 +52,35 @@ pub(super) fn run(requests: &Receiver<Request>) {
 }
 
 impl Files {
-    fn chains(&mut self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Option<Chain>> {
+    /// `None`: to be asked again.
+    fn chains(
+        &mut self,
+        id: FileId,
+        file: &OwnedFd,
+        addresses: &[ElfAddr],
+    ) -> Option<Vec<Option<Chain>>> {
         let nothing = vec![None; addresses.len()];
         if self.refused.contains(&id) {
-            return nothing;
+            return Some(nothing);
+        }
+        let begin = Instant::now();
+        let copied = !self.held.iter().any(|file| file.id == id);
+        if copied && self.seen.contains(&id) && self.again_at.is_some_and(|at| begin < at) {
+            return None;
         }
         // What parses hostile bytes may panic (overflow checks are on in tests); that costs the file.
         let chains = catch_unwind(AssertUnwindSafe(|| {
             let file = self.file(id, file)?;
             symbolize(file, addresses)
         }));
-        match chains {
+        if copied {
+            if self.seen.len() >= DEBUG_INFO_REFUSED_MAX {
+                self.seen.clear();
+            }
+            self.seen.insert(id);
+            self.again_at = Some(Instant::now() + begin.elapsed() * DEBUG_INFO_AGAIN_FACTOR);
+        }
+        Some(match chains {
             Ok(Some(chains)) => chains,
             Ok(None) => {
                 self.refuse(id);
@@ -68,7 +91,7 @@ impl Files {
                 self.refuse(id);
                 nothing
             }
-        }
+        })
     }
 
     fn refuse(&mut self, id: FileId) {
