@@ -278,9 +278,9 @@ pub const EXPORT_ANSWER_BYTES_MAX: usize = 64 << 10;
 /// sample and 0.1 ms at level 7, 27.3 and 1 ms at 15; beside a Rust compiler (52 KiB) 92 and 1.2 ms at 7, 89 and
 /// 8 ms at 15. A millisecond a window is a twelfth of what the agent may use.
 pub const EXPORT_ZSTD_LEVEL: i32 = 7;
-/// Times of samples are written in steps of so many nanoseconds: a millisecond, a fiftieth of what one sample
-/// stands for.
-pub const EXPORT_TIME_STEP_NS: u64 = 1 << 20;
+/// Times of samples are written in steps of so many nanoseconds. Steps of a millisecond would take another 0.1
+/// bytes off a sample.
+pub const EXPORT_TIME_STEP_NS: u64 = 1 << 16;
 /// Wait for a connection.
 pub const EXPORT_CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Time between keep-alive pings while a request waits for its answer.

@@ -43,9 +43,9 @@
 //! Samples carry `thread.id` and `thread.name`. The CPU is not sent: it would split equal samples, and a
 //! sample's identity is what the wire is made small by.
 //!
-//! Times are rounded down to a multiple of [`crate::limits::EXPORT_TIME_STEP_NS`], a millisecond, but not to
-//! before the window: the low bits of a nanosecond are noise that compression cannot take out, 2.5 bytes of
-//! each sample.
+//! Times are rounded down to a multiple of [`crate::limits::EXPORT_TIME_STEP_NS`], 66 microseconds, but not
+//! to before the window: the low bits of a nanosecond are noise that compression cannot take out, 2 bytes
+//! of each sample.
 //!
 //! Kernel locations carry names and no addresses: the addresses differ with every boot, no receiver can
 //! use them, and they would give away the kernel's random base.
