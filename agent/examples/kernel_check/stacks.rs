@@ -26,6 +26,9 @@ const SAMPLES_MIN: usize = 10;
 /// Of so many samples one may be cut: between the kernel's making of a handler's frame and its first
 /// instruction, or in the dynamic linker's first instructions, which have no information.
 const SAMPLES_PER_CUT: usize = 20;
+/// Of ten samples of a process that began meanwhile more than so many are complete: the first wait for
+/// a table, which takes its time where an emulated CPU is shared by ten.
+const COMPLETE_TENTHS: usize = 7;
 /// Short processes that are started meanwhile.
 const BRIEF_PROCESSES: usize = 2;
 
@@ -223,8 +226,8 @@ fn target(report: Report, truth: &Truth, found: &Found) {
     );
 }
 
-/// Processes that began while sampled are known by their path. Their first samples may wait for a table,
-/// which takes its time where an emulated CPU is shared by ten: how long is told and not judged.
+/// Processes that began while sampled are known by their path, and soon by their tables: how soon is told,
+/// and judged by the share of whole stacks.
 fn brief(report: Report, window: &NamedWindow) {
     let (mut processes, mut samples, mut complete, mut relapses) = (0, 0, 0, 0);
     let mut wait_ns = 0;
@@ -253,7 +256,7 @@ fn brief(report: Report, window: &NamedWindow) {
         }
     }
     let wait_ms = wait_ns / 1_000_000;
-    let good = processes == BRIEF_PROCESSES && samples > 0;
+    let good = processes == BRIEF_PROCESSES && complete * 10 > samples * COMPLETE_TENTHS;
     report.line(
         "stacks_of_new_processes",
         Verdict::of(good),
