@@ -202,7 +202,9 @@ fn report(ran: &Ran) -> Result<()> {
     if *succeeded {
         let runs = statistic("stat::number_of_executed_units:");
         let memory = statistic("stat::peak_rss_mb:");
-        print(&format!("fuzz {target}: ok, {runs} inputs, {memory} MiB at most"));
+        let reached = text.lines().rev().find_map(|line| line.split_once(" cov: "));
+        let edges = reached.and_then(|(_, rest)| rest.split_whitespace().next()).unwrap_or("?");
+        print(&format!("fuzz {target}: ok, {runs} inputs, {edges} edges, {memory} MiB at most"));
         return Ok(());
     }
     let input = text.lines().find_map(|line| line.split_once("Test unit written to "));
