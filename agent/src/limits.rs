@@ -200,6 +200,11 @@ pub const LOOK_THREADS_MAX: usize = 16;
 pub const LOOK_WAIT: Duration = Duration::from_millis(50);
 /// Looks that wait for a thread; one is the mappings of one process.
 pub const LOOK_QUEUE_MAX: usize = 1024;
+/// Answers that came late and are kept for who asks again, each a process's mappings at most; and how long, in
+/// nanoseconds: who asked is told with the next poll.
+pub const LOOKS_KEPT_MAX: usize = 64;
+/// See [`LOOKS_KEPT_MAX`].
+pub const LOOK_KEPT_NS: u64 = 5_000_000_000;
 /// Processes noted for one path at which a look is stuck; further ones are looked at with the next change.
 pub const LOOKS_HELD_MAX: usize = 4096;
 /// Shortest time between two rounds that read all processes again after lost records, nanoseconds: one
@@ -452,6 +457,13 @@ pub const PERF_MAPS_MAX: usize = 4096;
 pub const PERF_MAPS_BYTES_MAX: usize = 48 << 20;
 /// Processes whose maps wait to be read in the background.
 pub const PERF_MAP_REQUESTS_MAX: usize = 64;
+/// Time after which a thread that reads a perf map counts as stuck and is replaced, nanoseconds: 16 MiB take
+/// 0.1 s.
+pub const PERF_MAP_STUCK_NS: u64 = 400_000_000;
+/// Time that who names waits for one map at most, those in front of it included.
+pub const PERF_MAP_WAIT: Duration = Duration::from_millis(1200);
+/// Threads that read perf maps, with those that are stuck.
+pub const PERF_MAP_READERS_MAX: usize = 4;
 /// Living processes whose last exec is known by its time, 12 bytes each; beyond it all are forgotten, and a map
 /// counts that is not older than its process.
 pub const PERF_MAP_EXECS_MAX: usize = 65_536;

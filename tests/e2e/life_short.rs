@@ -164,12 +164,16 @@ fn churn(what: &str, program: &Path, arguments: &[&str]) {
         arguments,
         programs: &programs,
     };
+    let Some(alone) = swarm.start() else { return };
+    let start = std::time::Instant::now();
+    let _ended = swarm::ended(alone, Duration::from_secs(120));
+    let alone = f64::from(CHURN_EXECS) / start.elapsed().as_secs_f64();
     let Some(recorded) = record(&swarm, 19) else { return };
     let Recorded { ended, agent_cpu_ns, length, lost, waiting, processes, .. } = recorded;
     assert_eq!(ended.len(), usize::try_from(CHURN_EXECS).expect("a count"));
     let cost_us = tests::workload::seconds(agent_cpu_ns) * 1e6 / f64::from(CHURN_EXECS);
     need::figure(&format!(
-        "{what}: {:.0} execs a second, {cost_us:.0} us of the agent's CPU time each (built without optimization), {lost} records lost, {waiting} waiting, {processes} processes known after it",
+        "{what}: {:.0} execs a second, {alone:.0} without an agent, {cost_us:.0} us of the agent's CPU time each (built without optimization), {lost} records lost, {waiting} waiting, {processes} processes known after it",
         f64::from(CHURN_EXECS) / length.as_secs_f64()
     ));
     assert!(lost == 0.0, "{lost} lifecycle records or samples lost");

@@ -15,7 +15,7 @@ use std::time::Duration;
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 16] = [
+const NOW: [Figure; 17] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
@@ -33,6 +33,7 @@ const NOW: [Figure; 16] = [
         counts.tables.processes_waiting
     }),
     ("perf_maps", "Perf maps held", |counts| counts.perf_maps.maps),
+    ("perf_maps_stuck", "Perf maps that do not answer", |counts| counts.perf_maps.stuck),
     ("perf_map_bytes", "Memory of perf maps", |counts| counts.perf_maps.bytes),
     ("stacks_held", "Samples that wait with a copy of their stack for tables", |counts| {
         counts.stacks.held
@@ -43,7 +44,7 @@ const NOW: [Figure; 16] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 46] = [
+const SINCE_START: [Figure; 48] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -107,6 +108,9 @@ const SINCE_START: [Figure; 46] = [
     ("file_looks_held", "Mappings not looked at, because their path does not answer", |counts| {
         counts.looks.held
     }),
+    ("file_looks_forgotten", "Looks that were answered late, and nobody asked again", |counts| {
+        counts.looks.forgotten
+    }),
     ("file_looks_refused", "Looks not taken, because too many wait", |counts| counts.looks.refused),
     ("file_looks_panicked", "Files at which a parser panicked", |counts| counts.looks.panics),
     ("table_cache_hits", "Compiled tables found on disk", |counts| counts.cache.hits),
@@ -136,6 +140,9 @@ const SINCE_START: [Figure; 46] = [
     ),
     ("perf_maps_refused", "Perf maps of another user, or older than their process", |counts| {
         counts.perf_maps.refused
+    }),
+    ("perf_map_execs_forgotten", "Execs that perf maps are not held against", |counts| {
+        counts.perf_maps.execs_forgotten
     }),
     ("perf_maps_evicted", "Perf maps forgotten to make room", |counts| counts.perf_maps.evicted),
     ("stacks_walked", "Copied stacks walked on once their tables were there", |counts| {

@@ -31,6 +31,8 @@ pub(crate) struct FakeProcess {
     pub(crate) cgroup: String,
     /// What a read of its mappings takes.
     pub(crate) maps_wait: Duration,
+    /// What a read of its environment takes.
+    pub(crate) environment_wait: Duration,
 }
 
 /// The host. Every path that begins with `/` is a file whose content is its path.
@@ -62,6 +64,7 @@ impl FakeProcess {
             executing: false,
             cgroup: String::new(),
             maps_wait: Duration::ZERO,
+            environment_wait: Duration::ZERO,
         }
     }
 }
@@ -133,6 +136,7 @@ impl Host for FakeHost {
     }
 
     fn service_name(&self, task: Task) -> io::Result<Option<String>> {
+        std::thread::sleep(self.of(task.pid, |process| process.environment_wait)?);
         let found = self.of(task.pid, |process| (process.service.clone(), process.executing))?;
         if found.1 { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(found.0) }
     }

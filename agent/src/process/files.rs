@@ -115,6 +115,11 @@ impl Files {
         Self { host, foreign, state: Mutex::default() }
     }
 
+    /// Whose files these are.
+    pub(super) fn host(&self) -> &dyn Host {
+        &*self.host
+    }
+
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> FileCounts {

@@ -4,6 +4,7 @@
 use super::cgroup::CgroupIdentity;
 use super::host::{Host, Task};
 use super::instance::Instance;
+use super::looks;
 use super::service::KERNEL_SERVICE;
 use crate::address::Pid;
 use crate::bpf::RawSample;
@@ -47,6 +48,17 @@ impl Known {
     }
 }
 
+/// What is known of the surroundings of a program.
+#[derive(Debug)]
+pub(super) enum Surroundings {
+    /// What `/proc` said.
+    Told(looks::Surroundings),
+    /// It has not answered yet.
+    Late,
+    /// `/proc` does not speak of this program any more.
+    Gone,
+}
+
 /// Makes identities; remembers the containers of cgroups for processes that are gone.
 #[derive(Debug)]
 pub(super) struct Identifier {
@@ -59,14 +71,14 @@ impl Identifier {
         Self { host, cgroups: HashMap::new() }
     }
 
-    /// Who `known` is, and whether that is final. `alive` says that `/proc` still speaks of this program; an
-    /// executable that was read of another one is taken out of `known`.
+    /// Who `known` is, and whether that is final. An executable that was read of another program is taken out of
+    /// `known`.
     pub(super) fn identify(
         &mut self,
         known: &mut Known,
         parent: Option<&ProcessIdentity>,
         sample: Option<&RawSample>,
-        alive: bool,
+        surroundings: Surroundings,
     ) -> (Arc<ProcessIdentity>, bool) {
         let Task { pid, .. } = known.task;
         if known.kernel_thread {
@@ -79,12 +91,10 @@ impl Identifier {
             return (Arc::new(own), true);
         }
         let (mut service, mut cgroup, mut settled) = (None, None, true);
-        if alive {
-            let asked = self.host.service_name(known.task);
+        if let Surroundings::Told(told) = surroundings {
             // In the middle of an exec the environment is empty, and the executable may not be mapped.
-            settled = !known.young || (asked.is_ok() && known.executable.is_some());
-            service = asked.ok().flatten();
-            cgroup = self.host.cgroup(pid).ok();
+            settled = !known.young || (told.service.is_ok() && known.executable.is_some());
+            (service, cgroup) = (told.service.ok().flatten(), told.cgroup);
             // What was just read is of this process only if the pid is still its own.
             let same = self.host.status(pid).is_ok_and(|status| {
                 status.start_time_ns.abs_diff(known.start_time_ns) < START_TOLERANCE_NS
@@ -95,6 +105,8 @@ impl Identifier {
                     known.executable = None;
                 }
             }
+        } else if matches!(surroundings, Surroundings::Late) {
+            settled = false;
         }
         // On version 1 every process has the root's id.
         let cgroup_id = sample.map(|sample| sample.cgroup_id).filter(|&id| id > 1);

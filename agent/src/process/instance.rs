@@ -1,7 +1,8 @@
 //! One process instance: a pid between a fork and its end, and the programs that it ran, one after the
 //! other. Plain state; who reads `/proc` for it is the table.
 
-use super::looks::{Asked, Seen};
+use super::host::Task;
+use super::looks::{Asked, Look, Seen};
 use super::mappings::{Mapping, MappingSet};
 use super::maps::MapsEntry;
 use crate::address::{Generation, Pid, Tid};
@@ -22,6 +23,8 @@ pub(super) struct Reported {
     pub(super) entry: MapsEntry,
     /// Build id that the kernel read.
     pub(super) build_id: Option<BuildId>,
+    /// When it was mapped.
+    pub(super) time: MonotonicNs,
 }
 
 /// A generation of mappings that samples may carry.
@@ -49,6 +52,9 @@ pub(super) struct Image {
     pub(super) set: Arc<MappingSet>,
     /// Mappings that were not, in the order of the reports.
     pub(super) reported: Vec<Reported>,
+    /// What was taken in since `/proc` was asked for the mappings, while it has not answered: it comes on top of
+    /// what the answer says.
+    pub(super) meanwhile: Option<Vec<Reported>>,
     /// When `/proc` was read into `set`: older reports are in it.
     pub(super) read_at: MonotonicNs,
     /// Time of the newest report.
@@ -122,6 +128,18 @@ impl Instance {
     /// The program that runs now.
     pub(super) fn image(&mut self) -> &mut Image {
         self.images.last_mut().expect("an instance has at least one program, see `new`")
+    }
+
+    /// How the program at this place is looked at. The pid speaks only of the one that runs now.
+    pub(super) fn look(&self, pid: Pid, program: usize) -> Look {
+        let current = self.ended.is_none() && program + 1 == self.images.len();
+        Look {
+            pid,
+            program: self.images.get(program).map_or(self.started, |image| image.since),
+            task: current.then_some(Task { pid, tid: self.living }),
+            relatives: [self.parent, Pid(1)].map(|pid| Task { pid, tid: Tid(pid.0) }),
+            asked: Vec::new(),
+        }
     }
 
     /// When mappings of the program that runs now were published last.
@@ -204,6 +222,7 @@ impl Image {
             executable: self.executable.clone(),
             set: Arc::clone(&self.set),
             reported: self.reported.clone(),
+            meanwhile: None,
             read_at: MonotonicNs(0),
             reported_at: MonotonicNs(0),
             identity: None,
@@ -248,6 +267,10 @@ impl Image {
     pub(super) fn take_in(&mut self, behind: impl FnOnce(Vec<Asked>) -> Vec<Seen>) {
         if self.reported.is_empty() {
             return;
+        }
+        if let Some(meanwhile) = &mut self.meanwhile {
+            let room = MAPPINGS_PER_PROCESS_MAX.saturating_sub(meanwhile.len());
+            meanwhile.extend(self.reported.iter().take(room).cloned());
         }
         let asked =
             |reported: Reported| Asked { mapping: reported.entry, build_id: reported.build_id };

@@ -1,23 +1,31 @@
-//! Looks behind mappings on threads of their own: opening, `fstat` and reading a foreign file wait for as
-//! long as its file system likes, and a dead mount never answers. Whoever asks waits a moment, as for a
-//! local disk, then goes on without; what comes late is asked for again. What a file is, is said by
-//! [`Files`].
+//! Looks behind mappings, and at processes, on threads of their own: opening, `fstat` and reading a foreign file
+//! wait for as long as its file system likes, and a dead mount never answers; mappings and environment of a
+//! process wait for its `mmap_lock` and for the end of its exec (`mm_access`, kernel/fork.c). Whoever asks waits a
+//! moment, as for a local disk, then goes on without; what comes late is kept for whoever asks again. What a file
+//! is, is said by [`Files`].
 
-use super::files::{Backing, Files, Wanted};
+mod job;
+
+use super::cgroup::CgroupIdentity;
+use super::files::{Backing, Files};
 use super::host::Task;
-use super::maps::MapsEntry;
+use super::maps::{Maps, MapsEntry};
 use crate::address::Pid;
-use crate::limits::{LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT, LOOKS_HELD_MAX};
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::limits::{
+    LOOK_KEPT_NS, LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT, LOOKS_HELD_MAX,
+    LOOKS_KEPT_MAX,
+};
 use hashbrown::{HashMap, HashSet};
+use job::{Answer, Job, Place, Progress, Question};
 use proto::BuildId;
 use std::collections::VecDeque;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A mapping whose file is asked for, to be handed to another thread; see [`Wanted`].
-#[derive(Clone, Debug)]
+/// A mapping whose file is asked for, to be handed to another thread; see [`super::files::Wanted`].
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Where and which.
     pub mapping: MapsEntry,
@@ -25,11 +33,13 @@ pub struct Asked {
     pub build_id: Option<BuildId>,
 }
 
-/// The mappings of one process that are looked at together.
-#[derive(Clone, Debug)]
+/// A process that is looked at, and those of its mappings that are asked for together.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Whose they are.
+    /// Which.
     pub pid: Pid,
+    /// Since when it runs its program: an answer of the program before is none.
+    pub program: MonotonicNs,
     /// Who maps them, `None` if it does no longer.
     pub task: Option<Task>,
     /// Who may see the same files.
@@ -37,6 +47,32 @@ pub struct Look {
     /// The mappings.
     pub asked: Vec<Asked>,
 }
+
+/// What `/proc` lists of a process.
+#[derive(Debug)]
+pub struct Listed {
+    /// When it was asked.
+    pub at: MonotonicNs,
+    /// What the answer took, nanoseconds.
+    pub taken_ns: u64,
+    /// Its mappings, `None` if it is gone, or shielded.
+    pub maps: Option<Maps>,
+    /// See [`super::host::Host::executable`].
+    pub executable: Option<Vec<u8>>,
+}
+
+/// What a process runs in.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// See [`super::host::Host::service_name`].
+    pub service: io::Result<Option<String>>,
+    /// Container and unit.
+    pub cgroup: Option<CgroupIdentity>,
+}
+
+/// A question that was handed over.
+#[derive(Debug)]
+pub struct Ticket(Result<(Arc<Job>, Duration), Option<Answer>>);
 
 /// What stands behind a mapping, or stands in for it.
 #[derive(Clone, Debug)]
@@ -54,12 +90,29 @@ pub struct LookCounts {
     pub late: u64,
     /// Looks that wait now for a file system that does not answer.
     pub stuck: u64,
-    /// Mappings that were not looked at, because a look at the same path of the same mounts is stuck.
+    /// Mappings and processes that were not looked at, because a look at the same path of the same mounts, or at
+    /// the same of the process, is stuck.
     pub held: u64,
+    /// Answers that came late and nobody asked for again.
+    pub forgotten: u64,
     /// Looks that were not taken, because too many wait.
     pub refused: u64,
     /// Files at which a parser panicked.
     pub panics: u64,
+}
+
+impl LookCounts {
+    fn and(self, other: Self) -> Self {
+        let Self { late, stuck, held, forgotten, refused, panics } = other;
+        Self {
+            late: self.late + late,
+            stuck: self.stuck + stuck,
+            held: self.held + held,
+            forgotten: self.forgotten + forgotten,
+            refused: self.refused + refused,
+            panics: self.panics + panics,
+        }
+    }
 }
 
 /// Who looks: in place, or threads. Dropping it ends the threads that are not stuck.
@@ -67,7 +120,27 @@ pub struct LookCounts {
 pub struct Looks {
     files: Arc<Files>,
     /// `None`: looks happen on the thread that asks.
-    shared: Option<Arc<Shared>>,
+    pools: Option<Pools>,
+}
+
+/// Threads for files and threads for processes: neither takes away the other's.
+#[derive(Debug, Default)]
+struct Pools {
+    files: Arc<Shared>,
+    processes: Arc<Shared>,
+}
+
+impl Pools {
+    fn of(&self, question: Question) -> &Arc<Shared> {
+        match question {
+            Question::Behind => &self.files,
+            Question::List | Question::Surroundings => &self.processes,
+        }
+    }
+
+    fn all(&self) -> [&Arc<Shared>; 2] {
+        [&self.files, &self.processes]
+    }
 }
 
 #[derive(Debug, Default)]
@@ -82,42 +155,14 @@ struct Queue {
     threads: usize,
     /// Places at which a look is stuck, and who else asked for them.
     held: HashMap<Place, Vec<Pid>>,
+    /// Looks that were done late, and when.
+    kept: VecDeque<(MonotonicNs, Arc<Job>)>,
     /// Processes whose looks found no room.
     refused: HashSet<Pid>,
     /// Processes whose looks came late and can be asked for again.
     late: Vec<Pid>,
     closed: bool,
     counts: LookCounts,
-}
-
-/// A path, and by whose mounts it is meant: every container may have its own file there.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
-    view: Arc<[u8]>,
-    path: Vec<u8>,
-}
-
-#[derive(Debug)]
-struct Job {
-    look: Look,
-    view: Arc<[u8]>,
-    progress: Mutex<Progress>,
-    done: Condvar,
-}
-
-#[derive(Debug)]
-enum Progress {
-    Waiting,
-    /// A thread is at this mapping.
-    At(usize),
-    Done(Vec<Backing>),
-    /// Nobody waits for it any more; it was at this path, or had not begun. `stuck`: it is counted so.
-    Abandoned {
-        path: Option<Vec<u8>>,
-        stuck: bool,
-    },
-    /// Abandoned, and over since.
-    Over,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -138,13 +183,53 @@ impl Queue {
             self.late.push(pid);
         }
     }
+
+    /// Keeps a look that was done late for who asks again.
+    fn keep(&mut self, job: &Arc<Job>) {
+        if self.kept.len() >= LOOKS_KEPT_MAX && self.kept.pop_front().is_some() {
+            self.counts.forgotten += 1;
+        }
+        self.kept.push_back((monotonic_now(), Arc::clone(job)));
+    }
+
+    fn forget_kept(&mut self) {
+        let now = monotonic_now();
+        while self.kept.pop_front_if(|(at, _)| now.since(*at) > LOOK_KEPT_NS).is_some() {
+            self.counts.forgotten += 1;
+        }
+    }
+
+    /// The answer to this very question, if it came late.
+    fn take_kept(&mut self, question: Question, look: &Look) -> Option<Answer> {
+        // Who looks, by which thread of it, is no part of the question.
+        let key = |look: &Look| (look.pid, look.program);
+        let same = |(_, job): &(_, Arc<Job>)| {
+            job.question == question && key(&job.look) == key(look) && job.look.asked == look.asked
+        };
+        let at = self.kept.iter().position(same)?;
+        let (_, job) = self.kept.remove(at)?;
+        match std::mem::replace(&mut *locked(&job.progress), Progress::Over) {
+            Progress::Done(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// True if a look at this place is stuck; `pid` is told when it is over.
+    fn is_held(&mut self, place: &Place, pid: Pid) -> bool {
+        let Some(pids) = self.held.get_mut(place) else { return false };
+        if pids.len() < LOOKS_HELD_MAX && pids.last() != Some(&pid) {
+            pids.push(pid);
+        }
+        self.counts.held += 1;
+        true
+    }
 }
 
 impl Looks {
     /// Looks on the thread that asks, for tests.
     #[cfg(test)]
     pub(crate) fn in_place(files: Arc<Files>) -> Self {
-        Self { files, shared: None }
+        Self { files, pools: None }
     }
 
     /// Starts the threads.
@@ -152,26 +237,31 @@ impl Looks {
     /// # Errors
     /// When the host refuses a thread.
     pub fn start(files: Arc<Files>) -> io::Result<Self> {
-        let shared: Arc<Shared> = Arc::default();
-        for _ in 0..LOOK_THREADS {
-            spawn(&shared, &files)?;
+        let pools = Pools::default();
+        for shared in pools.all() {
+            for _ in 0..LOOK_THREADS {
+                spawn(shared, &files)?;
+            }
         }
-        Ok(Self { files, shared: Some(shared) })
+        Ok(Self { files, pools: Some(pools) })
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> LookCounts {
-        self.shared.as_ref().map(|shared| locked(&shared.queue).counts).unwrap_or_default()
+        let pools = self.pools.iter().flat_map(Pools::all);
+        pools.fold(LookCounts::default(), |sum, shared| sum.and(locked(&shared.queue).counts))
     }
 
     /// Processes whose looks came late: what they asked for can be had at once now.
     pub fn take_late(&self) -> Vec<Pid> {
-        let late = self.shared.as_ref().map(|shared| {
+        let pools = self.pools.iter().flat_map(Pools::all);
+        let late = pools.flat_map(|shared| {
             let mut queue = locked(&shared.queue);
+            queue.forget_kept();
             std::mem::take(&mut queue.late)
         });
-        late.unwrap_or_default()
+        late.collect()
     }
 
     /// What stands behind each mapping, in their order. Waits a moment at most.
@@ -179,16 +269,16 @@ impl Looks {
         if look.asked.is_empty() {
             return Vec::new();
         }
-        let Some(shared) = &self.shared else {
-            let found = look.asked.iter().map(|asked| self.files.behind(look.wanted(asked)));
-            return found.map(|backing| Seen { backing, awaited: false }).collect();
+        let mut seen: Vec<Option<Backing>> = vec![None; look.asked.len()];
+        let view: Arc<[u8]> = match &self.pools {
+            Some(_) => self.files.view(&look).into(),
+            None => Arc::default(),
         };
-        let count = look.asked.len();
-        let mut seen: Vec<Option<Backing>> = vec![None; count];
-        let view: Arc<[u8]> = self.files.view(&look).into();
-        let (places, job) = self.without_held(shared, look.clone(), &view);
-        if !job.asked.is_empty() {
-            let found = self.ask(shared, job, view).unwrap_or_default();
+        let (places, part) = self.without_held(look.clone(), &view);
+        if !part.asked.is_empty()
+            && let Some(Answer::Behind(found)) =
+                self.wait(self.hand_over(Question::Behind, part, view))
+        {
             for (place, backing) in places.iter().zip(found) {
                 if let Some(seen) = seen.get_mut(*place) {
                     *seen = Some(backing);
@@ -207,22 +297,41 @@ impl Looks {
         answer.collect()
     }
 
+    /// What `/proc` lists of a process. `None` if it does not answer in a moment: the process is among the late
+    /// ones when it has.
+    pub fn list(&self, look: Look) -> Option<Listed> {
+        match self.wait(self.ask(Question::List, look))? {
+            Answer::List(listed) => Some(listed),
+            _ => None,
+        }
+    }
+
+    /// Asks for the surroundings of a process, without waiting for them.
+    pub fn ask_surroundings(&self, look: Look) -> Ticket {
+        self.ask(Question::Surroundings, look)
+    }
+
+    /// What a process runs in. `None` if it does not answer in a moment; asked again, it says so at once.
+    pub fn surroundings(&self, ticket: Ticket) -> Option<Surroundings> {
+        match self.wait(ticket)? {
+            Answer::Surroundings(surroundings) => Some(surroundings),
+            _ => None,
+        }
+    }
+
     /// The part of a look that meets no path where another one is stuck, and the places of its mappings.
-    fn without_held(&self, shared: &Shared, look: Look, view: &Arc<[u8]>) -> (Vec<usize>, Look) {
-        let mut queue = locked(&shared.queue);
+    fn without_held(&self, look: Look, view: &Arc<[u8]>) -> (Vec<usize>, Look) {
+        let Some(pools) = &self.pools else { return ((0..look.asked.len()).collect(), look) };
+        let mut queue = locked(&pools.files.queue);
+        if queue.held.is_empty() {
+            return ((0..look.asked.len()).collect(), look);
+        }
+        let (pid, program) = (look.pid, look.program);
         let mut places = Vec::with_capacity(look.asked.len());
         let mut asked = Vec::with_capacity(look.asked.len());
         for (place, one) in look.asked.into_iter().enumerate() {
-            let held = match queue.held.is_empty() {
-                true => None,
-                false => queue.held.get_mut(&Place::new(view, &one.mapping.path)),
-            };
-            if let Some(pids) = held {
-                if pids.len() < LOOKS_HELD_MAX && pids.last() != Some(&look.pid) {
-                    pids.push(look.pid);
-                }
-                queue.counts.held += 1;
-            } else {
+            let path = one.mapping.path.clone();
+            if !queue.is_held(&Place::new(view, (pid, program), path), pid) {
                 places.push(place);
                 asked.push(one);
             }
@@ -230,60 +339,86 @@ impl Looks {
         (places, Look { asked, ..look })
     }
 
-    /// Hands a look over and waits for it.
-    fn ask(&self, shared: &Arc<Shared>, look: Look, view: Arc<[u8]>) -> Option<Vec<Backing>> {
-        let (progress, done) = (Mutex::new(Progress::Waiting), Condvar::new());
-        let job = Arc::new(Job { look, view, progress, done });
-        let wait = {
-            let mut queue = locked(&shared.queue);
-            if queue.jobs.len() >= LOOK_QUEUE_MAX {
-                queue.counts.refused += 1;
-                // It asks again when there is room: before, it would be refused again.
-                if queue.refused.len() < LOOKS_HELD_MAX {
-                    queue.refused.insert(job.look.pid);
-                }
-                return None;
+    /// Asks of a process itself, unless such a question is stuck.
+    fn ask(&self, question: Question, look: Look) -> Ticket {
+        let view = Arc::default();
+        if let Some(pools) = &self.pools {
+            let place = question.place(&look, &view, 0);
+            let mut queue = locked(&pools.of(question).queue);
+            if place.is_some_and(|place| queue.is_held(&place, look.pid)) {
+                return Ticket(Err(None));
             }
-            queue.jobs.push_back(Arc::clone(&job));
-            let busy = usize::try_from(queue.counts.stuck).unwrap_or(usize::MAX);
-            if queue.threads > busy { LOOK_WAIT } else { Duration::ZERO }
-        };
-        shared.wake.notify_one();
-        let found = job.wait(wait);
-        if found.is_none() {
-            self.abandoned(shared, &job);
         }
-        found
+        self.hand_over(question, look, view)
+    }
+
+    fn hand_over(&self, question: Question, look: Look, view: Arc<[u8]>) -> Ticket {
+        let (progress, done) = (Mutex::new(Progress::Waiting), Condvar::new());
+        let job = Arc::new(Job { question, look, view, progress, done });
+        let Some(pools) = &self.pools else {
+            let (answer, _panics) = job.answer(&self.files);
+            return Ticket(Err(answer));
+        };
+        let shared = pools.of(question);
+        let mut queue = locked(&shared.queue);
+        if let Some(answer) = queue.take_kept(question, &job.look) {
+            return Ticket(Err(Some(answer)));
+        }
+        if queue.jobs.len() >= LOOK_QUEUE_MAX {
+            queue.counts.refused += 1;
+            // It asks again when there is room: before, it would be refused again.
+            if queue.refused.len() < LOOKS_HELD_MAX {
+                queue.refused.insert(job.look.pid);
+            }
+            return Ticket(Err(None));
+        }
+        queue.jobs.push_back(Arc::clone(&job));
+        let busy = usize::try_from(queue.counts.stuck).unwrap_or(usize::MAX);
+        let wait = if queue.threads > busy { LOOK_WAIT } else { Duration::ZERO };
+        drop(queue);
+        shared.wake.notify_one();
+        Ticket(Ok((job, wait)))
+    }
+
+    fn wait(&self, ticket: Ticket) -> Option<Answer> {
+        let (job, wait) = match ticket.0 {
+            Ok(job) => job,
+            Err(answer) => return answer,
+        };
+        let answer = job.wait(wait);
+        if answer.is_none()
+            && let Some(pools) = &self.pools
+        {
+            self.abandoned(pools.of(job.question), &job);
+        }
+        answer
     }
 
     /// A look takes too long: another thread takes the place of the one that is at it.
     fn abandoned(&self, shared: &Arc<Shared>, job: &Job) {
         let mut queue = locked(&shared.queue);
         queue.counts.late += 1;
-        let path = match &mut *locked(&job.progress) {
-            Progress::Abandoned { path: Some(path), stuck } => {
+        let place = match &mut *locked(&job.progress) {
+            Progress::Abandoned { place: Some(place), stuck } => {
                 *stuck = true;
-                path.clone()
+                place.clone()
             }
             _ => return,
         };
-        // What has no path (the vDSO) is every process's own.
-        if path.starts_with(b"/") {
-            let place = Place::new(&job.view, &path);
-            queue.held.entry(place).or_default().push(job.look.pid);
-        }
+        let path = place.path.clone();
+        queue.held.entry(place).or_default().push(job.look.pid);
         queue.counts.stuck += 1;
         let more = queue.threads < LOOK_THREADS_MAX;
         let stuck = queue.counts.stuck;
         drop(queue);
-        let path = String::from_utf8_lossy(&path);
+        let (path, pid) = (String::from_utf8_lossy(&path), job.look.pid.0);
         if more {
-            tracing::warn!(%path, stuck, "a file does not answer; others are looked at meanwhile");
+            tracing::warn!(%path, pid, stuck, "a file does not answer; others are looked at meanwhile");
             if let Err(error) = spawn(shared, &self.files) {
                 tracing::warn!(%error, "no thread to look at other files");
             }
         } else {
-            tracing::warn!(%path, stuck, "too many files do not answer: new files have no tables");
+            tracing::warn!(%path, pid, stuck, "too many files do not answer: new files have no tables");
         }
     }
 }
@@ -291,57 +426,10 @@ impl Looks {
 impl Drop for Looks {
     fn drop(&mut self) {
         // Nobody joins the threads: one that is stuck would hold up the end of the agent.
-        if let Some(shared) = &self.shared {
+        for shared in self.pools.iter().flat_map(Pools::all) {
             locked(&shared.queue).closed = true;
             shared.wake.notify_all();
         }
-    }
-}
-
-impl Look {
-    fn wanted<'a>(&self, asked: &'a Asked) -> Wanted<'a> {
-        Wanted {
-            task: self.task,
-            relatives: self.relatives,
-            mapping: &asked.mapping,
-            build_id: asked.build_id.as_ref(),
-        }
-    }
-}
-
-impl Place {
-    fn new(view: &Arc<[u8]>, path: &[u8]) -> Self {
-        Self { view: Arc::clone(view), path: path.to_vec() }
-    }
-}
-
-impl Job {
-    /// Waits until it is done; abandons it if that takes too long.
-    fn wait(&self, wait: Duration) -> Option<Vec<Backing>> {
-        let progress = locked(&self.progress);
-        let unfinished = |progress: &mut Progress| !matches!(progress, Progress::Done(_));
-        let (mut progress, _) = self
-            .done
-            .wait_timeout_while(progress, wait, unfinished)
-            .unwrap_or_else(PoisonError::into_inner);
-        let path = match &*progress {
-            Progress::At(place) => self.look.asked.get(*place).map(|one| one.mapping.path.clone()),
-            _ => None,
-        };
-        match std::mem::replace(&mut *progress, Progress::Abandoned { path, stuck: false }) {
-            Progress::Done(found) => Some(found),
-            _ => None,
-        }
-    }
-
-    /// Notes where the thread is. False if nobody waits and it has not begun.
-    fn begin(&self, place: usize) -> bool {
-        let mut progress = locked(&self.progress);
-        if !matches!(&*progress, Progress::Abandoned { .. }) {
-            *progress = Progress::At(place);
-            return true;
-        }
-        place > 0
     }
 }
 
@@ -385,35 +473,31 @@ fn run(shared: &Shared, files: &Files) {
     }
 }
 
-fn work(shared: &Shared, files: &Files, job: &Job) {
-    let mut found = Vec::with_capacity(job.look.asked.len());
-    let mut panics = 0;
-    for (place, asked) in job.look.asked.iter().enumerate() {
-        if !job.begin(place) {
-            break;
-        }
-        // A defect of a parser costs the file, never the thread.
-        let look = AssertUnwindSafe(|| files.behind(job.look.wanted(asked)));
-        found.push(std::panic::catch_unwind(look).unwrap_or_else(|_panic| {
-            panics += 1;
-            Backing::Anonymous
-        }));
-    }
+fn work(shared: &Shared, files: &Files, job: &Arc<Job>) {
+    let (answer, panics) = job.answer(files);
     let mut queue = locked(&shared.queue);
     queue.counts.panics += panics;
     let mut progress = locked(&job.progress);
-    let Progress::Abandoned { path, stuck } = &*progress else {
-        *progress = Progress::Done(found);
+    let after = answer.map_or(Progress::Over, Progress::Done);
+    let Progress::Abandoned { place, stuck } = std::mem::replace(&mut *progress, after) else {
         job.done.notify_all();
         return;
     };
-    queue.late.push(job.look.pid);
-    if let (Some(path), true) = (path, stuck) {
-        let pids = queue.held.remove(&Place::new(&job.view, path)).unwrap_or_default();
-        queue.late.extend(pids);
+    // Whoever wants to know what a process runs in asks with its next sample.
+    let told = job.question != Question::Surroundings;
+    if told {
+        queue.late.push(job.look.pid);
+    }
+    if matches!(&*progress, Progress::Done(_)) {
+        queue.keep(job);
+    }
+    if let (Some(place), true) = (place, stuck) {
+        let pids = queue.held.remove(&place).unwrap_or_default();
+        if told {
+            queue.late.extend(pids);
+        }
         queue.counts.stuck = queue.counts.stuck.saturating_sub(1);
     }
-    *progress = Progress::Over;
 }
 
 #[cfg(test)]

@@ -5,12 +5,12 @@
 mod events;
 mod reading;
 
-use super::host::{Host, Task};
-use super::identity::{Identifier, Known};
+use super::host::Host;
+use super::identity::{Identifier, Known, Surroundings};
 use super::instance::Instance;
 use super::looks::Looks;
 use super::mappings::{Mapping, MappingSet};
-use crate::address::{FileId, Generation, Pid, Tid};
+use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{RawSample, UserFrame};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
@@ -253,9 +253,10 @@ impl ProcessTable {
         self.live(pid)?.held = true;
         let last = self.instances.get(&pid)?.len().checked_sub(1)?;
         let program = self.instances.get(&pid)?.get(last)?.images.len() - 1;
-        self.take_in(pid, last, program);
         // While it lives: its environment is gone with it.
-        self.identify(pid, last, program, None);
+        let surroundings = self.ask_surroundings(pid, last, program);
+        self.take_in(pid, last, program);
+        self.identify(pid, last, program, None, surroundings);
         Some(Arc::clone(&self.live(pid)?.image().set))
     }
 
@@ -310,8 +311,9 @@ impl ProcessTable {
         let instance = &mut self.instances.get_mut(&pid).expect("`at_time` found it")[index];
         let program = instance.image_index(sample.time);
         instance.living = sample.tid;
+        let surroundings = self.ask_surroundings(pid, index, program);
         self.take_in(pid, index, program);
-        let process = self.identify(pid, index, program, Some(sample));
+        let process = self.identify(pid, index, program, Some(sample), surroundings);
         let instances = &self.instances[&pid];
         let image = &instances[index].images[program];
         let (mut sound_frames, mut doubt) = (usize::MAX, None);
@@ -456,7 +458,8 @@ impl ProcessTable {
         instance.image().comm = String::from_utf8_lossy(&sample.comm).into_owned();
         instance.stranger = true;
         let mut known = Known::of(sample.pid, &instance, 0);
-        let (process, _) = self.identifier.identify(&mut known, None, Some(sample), false);
+        let (process, _) =
+            self.identifier.identify(&mut known, None, Some(sample), Surroundings::Gone);
         instance.image().identity = Some(Arc::clone(&process));
         // It is gone, or its records are yet to come: they will make an instance of their own.
         instance.ended = Some(sample.time);
@@ -498,10 +501,6 @@ fn sound(frames: &[UserFrame], walked: &Arc<MappingSet>, now: &Arc<MappingSet>) 
         walked.is_some() && now.is_some_and(|now| now != walked)
     };
     frames.iter().position(replaced).map_or(usize::MAX, |at| at + 1)
-}
-
-const fn main_thread(pid: Pid) -> Task {
-    Task { pid, tid: Tid(pid.0) }
 }
 
 #[cfg(test)]

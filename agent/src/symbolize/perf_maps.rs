@@ -1,10 +1,12 @@
 //! Names of code that a program made while it ran, from its perf map. Shared by two threads: the one that
 //! names windows asks for names, the engine says which processes run such code and asks where `CPython`'s
-//! trampolines are, which have no call frame information. Never reads on the engine's thread.
+//! trampolines are, which have no call frame information. Reads on threads of its own alone: a map lies where its
+//! process may have mounted a file system that does not answer. One that is stuck is replaced.
 //!
 //! A map names what its process ran, not what it says elsewhere: only addresses that no file backs are
 //! asked for.
 
+mod readers;
 mod reading;
 mod regions;
 mod shown;
@@ -15,16 +17,16 @@ use crate::address::{AbsAddr, Pid};
 use crate::clock::{MonotonicNs, UnixNs, WallOffset, monotonic_now};
 use crate::elf::SourceLine;
 use crate::limits::{
-    PERF_MAP_EXECS_MAX, PERF_MAP_LOOK_INTERVAL_NS_MIN, PERF_MAP_REQUESTS_MAX, PERF_MAPS_BYTES_MAX,
-    PERF_MAPS_MAX, PERF_MAPS_READ_BYTES_PER_SECOND_MAX, START_TOLERANCE_NS,
+    PERF_MAP_EXECS_MAX, PERF_MAP_LOOK_INTERVAL_NS_MIN, PERF_MAPS_BYTES_MAX, PERF_MAPS_MAX,
+    PERF_MAPS_READ_BYTES_PER_SECOND_MAX, START_TOLERANCE_NS,
 };
 use crate::normalize::ProcessKey;
 use crate::process::host::ProcFs;
 use hashbrown::HashMap;
+use readers::Readers;
 use reading::{Budget, PerfMap};
 use std::path::PathBuf;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,13 +47,17 @@ pub struct PerfMapCounts {
     pub refused: u64,
     /// Maps forgotten to make room.
     pub evicted: u64,
+    /// Times of execs forgotten to make room.
+    pub execs_forgotten: u64,
+    /// Threads that wait now for a map that does not answer.
+    pub stuck: u64,
 }
 
 /// The perf maps of this host's processes.
 #[derive(Debug)]
 pub struct PerfMaps {
     shared: Arc<Shared>,
-    requests: SyncSender<ProcessKey>,
+    readers: Readers,
 }
 
 #[derive(Debug)]
@@ -98,13 +104,13 @@ struct Sightings {
     trampolines: HashMap<Pid, (ProcessKey, Trampolines)>,
     /// When a living process executed its program.
     executed: HashMap<Pid, UnixNs>,
+    execs_forgotten: u64,
     /// Whose trampolines changed.
     changed: Vec<Pid>,
 }
 
 impl PerfMaps {
-    /// Reads processes beneath `proc_root`; starts the thread that reads for the engine, which ends when
-    /// this is dropped.
+    /// Reads processes beneath `proc_root`; starts the thread that reads, which ends when this is dropped.
     ///
     /// # Errors
     /// If the kernel gives no thread.
@@ -114,14 +120,9 @@ impl PerfMaps {
             state: Mutex::default(),
             sightings: Mutex::default(),
         });
-        let (requests, receiver) = sync_channel(PERF_MAP_REQUESTS_MAX);
         let reader = Arc::clone(&shared);
-        std::thread::Builder::new().name("perf-maps".to_owned()).spawn(move || {
-            while let Ok(process) = receiver.recv() {
-                reader.look(process);
-            }
-        })?;
-        Ok(Self { shared, requests })
+        let readers = Readers::start(move |process| reader.look(process))?;
+        Ok(Self { shared, readers })
     }
 
     /// The engine saw a process run code that no file backs. Returns at once.
@@ -135,7 +136,8 @@ impl PerfMaps {
         if now.since(*asked) >= PERF_MAP_LOOK_INTERVAL_NS_MIN {
             *asked = now;
             // A full queue: the process is asked for again with its next sample.
-            let _full = self.requests.try_send(process);
+            drop(sightings);
+            self.readers.ask(process);
         }
     }
 
@@ -154,6 +156,7 @@ impl PerfMaps {
         let time = WallOffset::read().to_unix(time);
         let mut sightings = self.shared.sightings();
         if sightings.executed.len() >= PERF_MAP_EXECS_MAX {
+            sightings.execs_forgotten += sightings.executed.len() as u64;
             sightings.executed.clear();
         }
         sightings.executed.insert(pid, time);
@@ -173,17 +176,30 @@ impl PerfMaps {
         std::mem::take(&mut self.shared.sightings().changed)
     }
 
-    /// Names addresses of code that no file backs, one answer for each. Reads what the process wrote
-    /// since the last time.
+    /// Names addresses of code that no file backs, one answer for each. What the process wrote since the last time
+    /// is read before, if it answers.
     #[must_use]
     pub fn names(
         &self,
         process: ProcessKey,
         addresses: &[AbsAddr],
     ) -> Vec<Result<Vec<SourceLine>, UnnamedReason>> {
-        let map = self.shared.read(self.shared.program(process));
-        let map = map.lock().unwrap_or_else(PoisonError::into_inner);
-        addresses.iter().map(|&address| map.name(address).map(|line| vec![line])).collect()
+        // The engine may have it read again at once, and that may take for ever.
+        for _ in 0..2 {
+            if !self.readers.read(process) {
+                break;
+            }
+            let program = self.shared.program(process);
+            let (map, _) = self.shared.map(program, monotonic_now());
+            let map = match map.try_lock() {
+                Ok(map) => map,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            let named = |&address| map.name(address).map(|line| vec![line]);
+            return addresses.iter().map(named).collect();
+        }
+        vec![Err(UnnamedReason::NotReadable); addresses.len()]
     }
 
     /// What happened so far.
@@ -195,6 +211,8 @@ impl PerfMaps {
             counts.maps += 1;
             counts.bytes = counts.bytes.saturating_add(slot.weight as u64);
         }
+        counts.execs_forgotten = self.shared.sightings().execs_forgotten;
+        counts.stuck = self.readers.stuck();
         counts
     }
 }
@@ -232,22 +250,26 @@ impl Shared {
         Program { process, executed: self.sightings().executed.get(&process.pid).copied() }
     }
 
+    /// The map of a process, and how many bytes of it may be read now.
+    fn map(&self, program: Program, now: MonotonicNs) -> (Arc<Mutex<PerfMap>>, u64) {
+        let mut state = self.state();
+        state.clock += 1;
+        let used = state.clock;
+        let slot = state.slots.entry(program.process).or_default();
+        // The end of a process is told before it is asked for the last time: that is no exec.
+        if program.executed.is_some() && slot.executed != program.executed {
+            *slot = Slot { executed: program.executed, ..Slot::default() };
+        }
+        slot.used = used;
+        let map = Arc::clone(&slot.map);
+        (map, state.budget.of(now, PERF_MAPS_READ_BYTES_PER_SECOND_MAX))
+    }
+
     /// The map of a process, read as far as is due.
     fn read(&self, program: Program) -> Arc<Mutex<PerfMap>> {
         let process = program.process;
         let now = monotonic_now();
-        let (shared_map, mut budget) = {
-            let mut state = self.state();
-            state.clock += 1;
-            let used = state.clock;
-            let slot = state.slots.entry(process).or_default();
-            // The end of a process is told before it is asked for the last time: that is no exec.
-            if program.executed.is_some() && slot.executed != program.executed {
-                *slot = Slot { executed: program.executed, ..Slot::default() };
-            }
-            slot.used = used;
-            (Arc::clone(&slot.map), state.budget.of(now, PERF_MAPS_READ_BYTES_PER_SECOND_MAX))
-        };
+        let (shared_map, mut budget) = self.map(program, now);
         let mut map = shared_map.lock().unwrap_or_else(PoisonError::into_inner);
         let given = budget;
         let Some(counts) = map.read(&self.host, program, now, &mut budget) else {
@@ -303,8 +325,7 @@ impl State {
 
 impl PerfMapCounts {
     fn add(&mut self, other: &Self) {
-        let Self { maps: _, entries, bytes: _, read_bytes, malformed, left_out, refused, evicted } =
-            other;
+        let Self { entries, read_bytes, malformed, left_out, refused, evicted, .. } = other;
         for (sum, value) in [
             (&mut self.entries, entries),
             (&mut self.read_bytes, read_bytes),

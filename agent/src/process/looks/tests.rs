@@ -69,7 +69,8 @@ fn look(pid: u32, paths: &[&str]) -> Look {
         build_id: None,
     };
     let asked = paths.iter().map(asked).collect();
-    Look { pid: Pid(pid), task: Some(task), relatives: [task; 2], asked }
+    let program = MonotonicNs(0);
+    Look { pid: Pid(pid), program, task: Some(task), relatives: [task; 2], asked }
 }
 
 /// `path`, `path?` where it is awaited, `-` for what is no file.
@@ -127,7 +128,7 @@ fn a_dead_mount_holds_up_nobody_else() {
     until("it is there", || {
         shown(&looks.look(look(30, &["/dead/3", "/lib/a"]))) == "/dead/3 /lib/a"
     });
-    let shared = Arc::clone(looks.shared.as_ref().unwrap());
+    let shared = Arc::clone(&looks.pools.as_ref().unwrap().files);
     until("the extra threads end", || {
         shared.wake.notify_all();
         locked(&shared.queue).threads == LOOK_THREADS
@@ -150,7 +151,7 @@ fn a_dead_mount_of_one_container_holds_up_no_other() {
     }
     mount.answer();
     until("nothing is stuck", || looks.counts().stuck == 0);
-    assert!(locked(&looks.shared.as_ref().unwrap().queue).held.is_empty());
+    assert!(locked(&looks.pools.as_ref().unwrap().files.queue).held.is_empty());
 }
 
 #[test]

@@ -16,7 +16,7 @@ impl ProcessTable {
             ProcessEvent::Mmap { pid, time, start, length, file_offset, build_id, path } => {
                 let build_id = build_id.as_deref().and_then(BuildId::new);
                 if let Some(entry) = reported_mapping(start, length, file_offset, path) {
-                    self.mapped(pid, time, Reported { entry, build_id });
+                    self.mapped(pid, time, Reported { entry, build_id, time });
                 }
             }
             ProcessEvent::Comm { pid, time, exec: true, comm, .. } => {

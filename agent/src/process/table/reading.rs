@@ -1,6 +1,6 @@
 //! What the table asks `/proc`, and when.
 
-use super::{ProcessTable, main_thread};
+use super::ProcessTable;
 use crate::address::{AbsAddr, Pid};
 use crate::bpf::RawSample;
 use crate::clock::{MonotonicNs, monotonic_now};
@@ -10,10 +10,9 @@ use crate::limits::{
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
-use crate::process::host::Task;
-use crate::process::identity::Known;
+use crate::process::identity::{Known, Surroundings};
 use crate::process::instance::Instance;
-use crate::process::looks::{Asked, Look};
+use crate::process::looks::{Asked, Listed, Look, Ticket};
 use crate::process::mappings::{Mapping, MappingSet};
 use crate::process::maps::MapsEntry;
 use hashbrown::{HashMap, HashSet};
@@ -82,19 +81,26 @@ impl ProcessTable {
             self.counts.maps_put_off += 1;
             return;
         }
-        let task = Task { pid, tid: instance.living };
-        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
-        let maps = self.host.maps(task);
+        let program = instance.images.len() - 1;
+        let look = instance.look(pid, program);
+        let listed = self.looks.list(look.clone());
         self.counts.maps_read += 1;
-        let Ok(maps) = maps else { return };
+        let Some(instance) = self.live(pid) else { return };
+        let image = instance.image();
+        let Some(listed) = listed else {
+            image.meanwhile.get_or_insert_default();
+            return;
+        };
+        let mut newer = image.meanwhile.take().unwrap_or_default();
+        let Listed { at, taken_ns, maps: Some(maps), executable } = listed else { return };
         self.counts.mappings_left_out += maps.left_out;
-        let set = Arc::new(MappingSet::new(self.behind(pid, task, relatives, &maps.entries)));
-        let executable = self.executable(task, &set);
+        let set = Arc::new(MappingSet::new(self.behind(look, &maps.entries)));
+        let executable = executable.map(|path| named(&path, &set));
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
         let both = executable.as_ref().zip(known.as_ref());
         if both.is_some_and(|(found, known)| !same_program(found, known)) {
-            instance.found_executed(now);
+            instance.found_executed(at);
         }
         let helped = address.is_none_or(|address| set.mapping(address).is_some());
         instance.read_interval_ns = if helped {
@@ -102,25 +108,21 @@ impl ProcessTable {
         } else {
             instance.read_interval_ns.saturating_mul(2).min(MAPS_READ_INTERVAL_NS_MAX)
         };
-        let taken_ns = monotonic_now().since(now);
+        let taken_ns = monotonic_now().since(now).max(taken_ns);
         let pause_ns = taken_ns.saturating_mul(MAPS_READ_PAUSE_FACTOR);
         instance.read_after = now.plus(instance.read_interval_ns.max(pause_ns));
         let image = instance.image();
         image.set = set;
-        image.read_at = now;
-        image.reported.clear();
+        image.read_at = at;
+        newer.append(&mut image.reported);
+        newer.retain(|reported| reported.time > at);
+        image.reported = newer;
         image.executable = executable.or(image.executable.take());
     }
 
     /// The mappings that `/proc` states, each with its file. A file that is mapped in many places is asked
     /// for once.
-    fn behind(
-        &self,
-        pid: Pid,
-        task: Task,
-        relatives: [Task; 2],
-        entries: &[MapsEntry],
-    ) -> Vec<Mapping> {
+    fn behind(&self, look: Look, entries: &[MapsEntry]) -> Vec<Mapping> {
         let mut places: HashMap<(u64, &[u8]), usize> = HashMap::new();
         let mut asked: Vec<Asked> = Vec::new();
         let mut ask = |entry: &MapsEntry| {
@@ -134,7 +136,7 @@ impl ProcessTable {
                 inode => *places.entry((inode, &entry.path)).or_insert_with(|| ask(entry)),
             })
             .collect();
-        let seen = self.looks.look(Look { pid, task: Some(task), relatives, asked });
+        let seen = self.looks.look(Look { asked, ..look });
         let seen = of_entry.iter().filter_map(|place| seen.get(*place).cloned());
         entries.iter().zip(seen).map(|(entry, seen)| Mapping::seen(entry, seen)).collect()
     }
@@ -187,12 +189,24 @@ impl ProcessTable {
         let Some(instance) = self.instances.get_mut(&pid).and_then(|all| all.get_mut(index)) else {
             return;
         };
-        // The pid's ranges are those of the program that runs now.
-        let current = instance.ended.is_none() && program + 1 == instance.images.len();
-        let task = current.then_some(Task { pid, tid: instance.living });
-        let relatives = [main_thread(instance.parent), main_thread(Pid(1))];
+        let look = instance.look(pid, program);
         let Some(image) = instance.images.get_mut(program) else { return };
-        image.take_in(|asked| looks.look(Look { pid, task, relatives, asked }));
+        image.take_in(|asked| looks.look(Look { asked, ..look }));
+    }
+
+    /// Asks for the surroundings of a program that nobody has identified yet, as long as it runs.
+    pub(super) fn ask_surroundings(
+        &self,
+        pid: Pid,
+        index: usize,
+        program: usize,
+    ) -> Option<Ticket> {
+        let instance = &self.instances[&pid][index];
+        let image = &instance.images[program];
+        let known = image.identity.is_some() || image.forked_from.is_some();
+        let look = instance.look(pid, program);
+        let wanted = !known && !instance.kernel_thread && look.task.is_some();
+        wanted.then(|| self.looks.ask_surroundings(look))
     }
 
     pub(super) fn identify(
@@ -201,6 +215,7 @@ impl ProcessTable {
         index: usize,
         program: usize,
         sample: Option<&RawSample>,
+        surroundings: Option<Ticket>,
     ) -> Arc<ProcessIdentity> {
         let instance = &self.instances[&pid][index];
         if let Some(identity) = &instance.images[program].identity {
@@ -211,13 +226,21 @@ impl ProcessTable {
         let time = sample.map_or_else(monotonic_now, |sample| sample.time);
         let awaited = instance.images[program].awaits_mappings(time);
         if alive && known.executable.is_none() && !known.kernel_thread && !awaited {
-            known.executable = self.executable(known.task, &instance.images[program].set);
+            // Who looked at the mappings knows whether ` (deleted)` is part of its name: to look here would
+            // make the engine wait for a file system.
+            let path = self.host.executable(known.task).ok();
+            known.executable = path.map(|path| named(&path, &instance.images[program].set));
             known.executable_unproven = true;
         }
+        let surroundings = match surroundings.and_then(|asked| self.looks.surroundings(asked)) {
+            Some(surroundings) => Surroundings::Told(surroundings),
+            None if alive => Surroundings::Late,
+            None => Surroundings::Gone,
+        };
         let parent = self.instances.get(&instance.parent).and_then(|instances| instances.last());
         let parent = parent.and_then(|parent| parent.images.last()?.identity.clone());
         let (identity, settled) =
-            self.identifier.identify(&mut known, parent.as_deref(), sample, alive);
+            self.identifier.identify(&mut known, parent.as_deref(), sample, surroundings);
         let image =
             &mut self.instances.get_mut(&pid).expect("looked up above")[index].images[program];
         if image.executable.is_none() {
@@ -228,16 +251,14 @@ impl ProcessTable {
         }
         identity
     }
+}
 
-    /// The executable's path. Who looked at the mappings knows whether ` (deleted)` is part of its name: to look
-    /// here would make the engine wait for a file system.
-    fn executable(&self, task: Task, set: &MappingSet) -> Option<String> {
-        let path = self.host.executable(task).ok()?;
-        let stated = String::from_utf8_lossy(&path);
-        let mut files = set.mappings().iter().filter_map(|mapping| mapping.file.as_ref());
-        let named = !path::has_remark(&path) || files.any(|file| file.path == *stated);
-        Some(if named { stated } else { path::shown(&path) }.into_owned())
-    }
+/// The executable's path. Whether ` (deleted)` is part of its name is known from its mappings.
+fn named(path: &[u8], set: &MappingSet) -> String {
+    let stated = String::from_utf8_lossy(path);
+    let mut files = set.mappings().iter().filter_map(|mapping| mapping.file.as_ref());
+    let named = !path::has_remark(path) || files.any(|file| file.path == *stated);
+    if named { stated } else { path::shown(path) }.into_owned()
 }
 
 /// True if two paths name one program: a record that has the kernel's remark cannot be told from a file

@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 mod executable;
+mod silent;
 mod time;
 
 const MS: u64 = 1_000_000;
@@ -34,13 +35,14 @@ impl Scene {
     }
 
     fn only(pids: &[Pid]) -> Self {
+        Self::with(pids, Looks::in_place)
+    }
+
+    fn with(pids: &[Pid], looks: impl FnOnce(Arc<Files>) -> Looks) -> Self {
         let host: Arc<FakeHost> = Arc::default();
         let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles)));
-        let table = ProcessTable::new(
-            Arc::clone(&host) as _,
-            Arc::new(Looks::in_place(Arc::clone(&files))),
-            pids,
-        );
+        let looks = Arc::new(looks(Arc::clone(&files)));
+        let table = ProcessTable::new(Arc::clone(&host) as _, looks, pids);
         Self { host, files, table, begin: monotonic_now() }
     }
 
