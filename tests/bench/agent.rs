@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 use tests::agent::{AgentOptions, command};
+use tests::metrics::Metrics;
 use tests::observation::{Observation, observations};
 use tests::{Running, Sink, eventually, kernel, need, profiles::now_ns};
 
@@ -39,22 +40,29 @@ pub(crate) fn measure(args: &AgentArgs) {
         let own = {
             let sink = Sink::start();
             let load = Load::start(*kind, length);
-            let options = AgentOptions::at(args.frequency);
-            let measured = one(command(&sink.url(), &options), &sink, *kind, args);
-            drop(load);
-            measured
+            let metrics = Metrics::somewhere();
+            let arguments = metrics.arguments();
+            let options = AgentOptions { arguments, ..AgentOptions::at(args.frequency) };
+            let start = command(&sink.url(), &options);
+            one(start, &sink, (*kind, &load), Some(metrics), args)
         };
         let peer = args.beside.as_deref().map(|profiler| {
             let sink = Sink::start();
-            let _load = Load::start(*kind, length);
-            one(peer_command(profiler, &sink, args), &sink, *kind, args)
+            let load = Load::start(*kind, length);
+            one(peer_command(profiler, &sink, args), &sink, (*kind, &load), None, args)
         });
         print(&own, &peer.unwrap_or_default(), args.json);
     }
 }
 
 /// Starts an agent, lets it warm up, and reads what it used.
-fn one(command: Command, sink: &Sink, kind: Kind, args: &AgentArgs) -> Vec<Figure> {
+fn one(
+    command: Command,
+    sink: &Sink,
+    (kind, load): (Kind, &Load),
+    metrics: Option<Metrics>,
+    args: &AgentArgs,
+) -> Vec<Figure> {
     std::thread::sleep(SETTLE); // the load runs
     let _statistics = BpfStatistics::on();
     let maps = kernel::bpf_maps();
@@ -66,9 +74,12 @@ fn one(command: Command, sink: &Sink, kind: Kind, args: &AgentArgs) -> Vec<Figur
     });
     let measured = (kind != Kind::Spinners).then(|| {
         std::thread::sleep(WARM_UP);
-        Measured::over(Duration::from_secs(args.seconds), &agent, sink, &maps)
+        let count = load.count();
+        let measured = Measured::over(Duration::from_secs(args.seconds), &agent, sink, &maps);
+        (measured, load.count() - count)
     });
     std::thread::sleep(Duration::from_secs(7)); // the report of the last samples
+    let waits = metrics.map(|metrics| metrics.read());
     agent.signal(Signal::INT);
     agent.wait(Duration::from_secs(60));
     let all = observations(&sink.requests());
@@ -76,8 +87,20 @@ fn one(command: Command, sink: &Sink, kind: Kind, args: &AgentArgs) -> Vec<Figur
     let named = |name: &str| format!("{name}{}", kind.suffix());
     let start_s = number(first_ns.saturating_sub(start_ns)) / 1e9;
     let mut figures = vec![Figure::new(named("start_to_first_sample_s"), start_s, "s")];
-    if let Some(measured) = measured {
+    if let Some((measured, count)) = measured {
+        if let Some(cost) = kind.cost() {
+            figures.push(Figure::new(cost, measured.spent_us() / size(count.max(1)), "us"));
+            let rate = size(count) / measured.seconds();
+            figures.push(Figure::new(cost.replace("_us", "s_per_second"), rate, "1/s"));
+        }
         figures.extend(measured.figures(&all, named));
+    }
+    for (name, of) in [("table_wait_s", "table_wait"), ("table_wait_1m_s", "table_wait_large")] {
+        let waits = waits.as_ref();
+        let of = |what| waits.map_or(0.0, |waits| waits.get(&format!("{of}_seconds_{what}")));
+        if of("count") > 0.0 {
+            figures.push(Figure::new(named(name), of("sum") / of("count"), "s"));
+        }
     }
     let said = agent.stdout() + &agent.stderr();
     figures.extend(
@@ -110,6 +133,16 @@ impl Measured {
         Self { before, after, from_ns, to_ns, map_bytes, wire_bytes, host_busy }
     }
 
+    fn seconds(&self) -> f64 {
+        number(self.to_ns - self.from_ns) / 1e9
+    }
+
+    /// CPU time of the agent with its BPF programs.
+    fn spent_us(&self) -> f64 {
+        let (bpf_ns, _) = self.after.bpf_since(&self.before);
+        number(self.after.cpu_ns.saturating_sub(self.before.cpu_ns) + bpf_ns) / 1e3
+    }
+
     fn figures(&self, all: &[Observation], named: impl Fn(&str) -> String) -> Vec<Figure> {
         let during = self.from_ns..self.to_ns;
         let samples: Vec<&Observation> =
@@ -118,7 +151,7 @@ impl Measured {
             samples.iter().map(|it| it.frames.iter().filter(|f| !f.is_marker()).count()).sum();
         let (bpf_ns, runs) = self.after.bpf_since(&self.before);
         let cpu_ns = self.after.cpu_ns.saturating_sub(self.before.cpu_ns);
-        let seconds = number(self.to_ns - self.from_ns) / 1e9;
+        let seconds = self.seconds();
         let percent = |ns: u64| number(ns) / 1e7 / seconds;
         let mib = |bytes: u64| number(bytes) / 1_048_576.0;
         let count = size(samples.len().max(1));

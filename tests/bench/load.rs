@@ -4,6 +4,7 @@ use crate::rows_file;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tests::swarm::Swarm;
 use tests::workload::{self, Language};
 use tests::{Running, binary, seed};
 
@@ -25,6 +26,13 @@ pub(crate) enum Kind {
     NineMillion,
     /// Twelve threads that spin, and compilers; only the start is measured.
     Spinners,
+    /// A static program is executed 500 times a second.
+    Execs,
+    /// A busy process maps code and unmaps it, a thousand times a second.
+    Mappings,
+    /// Programs that map a library of a million unwind rows that nobody has seen.
+    #[value(name = "1m")]
+    Million,
 }
 
 impl Kind {
@@ -38,13 +46,25 @@ impl Kind {
             Self::Storm => "_storm",
             Self::NineMillion => "_9m",
             Self::Spinners => "_spinners",
+            Self::Execs => "_execs",
+            Self::Mappings => "_mappings",
+            Self::Million => "_1m",
+        }
+    }
+
+    /// The figure that says what the agent spends on one of what the load counts.
+    pub(crate) const fn cost(self) -> Option<&'static str> {
+        match self {
+            Self::Execs => Some("exec_us"),
+            Self::Mappings => Some("mapping_us"),
+            _ => None,
         }
     }
 }
 
 /// The running load.
 pub(crate) struct Load {
-    _running: Vec<Running>,
+    running: Vec<Running>,
 }
 
 impl Load {
@@ -57,10 +77,69 @@ impl Load {
             Kind::Debug => mixed(seconds).into_iter().chain([described(seconds)]).collect(),
             Kind::Storm => mixed(seconds).into_iter().chain(compilers(2)).collect(),
             Kind::NineMillion => vec![mapper(&rows_file::written(), seconds)],
+            Kind::Execs => execs(seconds),
+            Kind::Mappings => vec![remapper(seconds)],
+            Kind::Million => million(seconds).into_iter().collect(),
             Kind::Spinners => (0..12).map(|_| spinner(seconds)).chain(compilers(2)).collect(),
         };
-        Self { _running: running }
+        Self { running }
     }
+
+    /// What was done so far, of loads that print a line for each.
+    pub(crate) fn count(&self) -> usize {
+        self.running.iter().map(|one| one.stdout().lines().count()).sum()
+    }
+}
+
+/// Two that start a program 250 times a second each: one alone does not reach 500 on a small machine.
+fn execs(seconds: u64) -> Vec<Running> {
+    let Some([program, _]) = workload::relays() else { return Vec::new() };
+    let swarm = Swarm {
+        processes: u32::try_from(seconds).unwrap_or(u32::MAX).saturating_mul(250),
+        period_us: 4000,
+        parallel: 8,
+        arguments: &["0", "0", "0", "0", "{}"],
+        programs: &[&program],
+    };
+    (0..2).filter_map(|_| swarm.start()).collect()
+}
+
+fn remapper(seconds: u64) -> Running {
+    const REMAP: &str = "
+import mmap, sys, time
+end, due = time.time() + float(sys.argv[2]), time.time()
+with open(sys.argv[1], 'rb') as f:
+    while time.time() < end:
+        m = mmap.mmap(f.fileno(), 4096, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+        m.close()
+        print(flush=True)
+        due += 0.001
+        while time.time() < due: pass
+";
+    let mut python = Command::new("python3");
+    python.args(["-c", REMAP, "/bin/sh", &seconds.to_string()]);
+    Running::start(python)
+}
+
+/// The compiler's own library, each time with other bytes at its end.
+fn million(seconds: u64) -> Option<Running> {
+    const RUN: &str = "
+end=$(($(date +%s) + $4)); n=0
+while [ $(date +%s) -lt $end ]; do
+    n=$((n + 1)); copy=\"$3/rows-1m-$n.so\"
+    cp \"$1\" \"$copy\"; head -c 16 /dev/urandom >> \"$copy\"
+    LD_PRELOAD=\"$copy\" LD_LIBRARY_PATH=\"$(dirname \"$1\")\" \"$2\" 1500 20 > /dev/null
+    rm \"$copy\"; echo $n
+done";
+    let root = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?.stdout;
+    let folder = Path::new(String::from_utf8(root).ok()?.trim()).join("lib");
+    let mut files = std::fs::read_dir(folder).ok()?.filter_map(|file| Some(file.ok()?.path()));
+    let library = files.find(|path| path.to_string_lossy().contains("librustc_driver"))?;
+    let brief = workload::c("brief", &[])?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", RUN, "sh"]).arg(library).arg(brief).arg(binary::scratch("bench"));
+    shell.arg(seconds.to_string());
+    Some(Running::start(shell))
 }
 
 /// One busy process of each language.

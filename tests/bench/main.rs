@@ -49,7 +49,7 @@ struct AgentArgs {
     /// What the host does meanwhile; the names of figures end with it, the loaded host has the plain ones.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
         Kind::Loaded, Kind::Idle, Kind::Short, Kind::Debug, Kind::Storm, Kind::NineMillion,
-        Kind::Spinners,
+        Kind::Spinners, Kind::Execs, Kind::Mappings, Kind::Million,
     ])]
     loads: Vec<Kind>,
     /// Length of each measured part; fifteen seconds before it warm up.
