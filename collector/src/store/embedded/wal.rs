@@ -1,17 +1,22 @@
 //! The write-ahead log: files of records `length u32, crc32c u32, kind u8, payload`, little endian; the
-//! checksum covers kind and payload. Written means synced: a record is acknowledged only after fdatasync.
+//! checksum covers the file's salt, kind and payload. Written means synced: a record is acknowledged only after fdatasync.
 //! Not responsible for what a payload says.
 
 use super::files::{AppendFile, Files};
 use crate::limits;
 use crate::store::StoreError;
+use std::collections::hash_map::RandomState;
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// First bytes of every file: a name and the version of the format.
-const MAGIC: &[u8; 8] = b"VSTWAL\x00\x01";
+/// First bytes of every file: a name and the version of the format; the salt follows.
+const MAGIC: &[u8; 8] = b"VSTWAL\x00\x02";
+/// The first version: no salt.
+const MAGIC_UNSALTED: &[u8; 8] = b"VSTWAL\x00\x01";
+/// Bytes of a record before its kind.
 const HEADER_BYTES: usize = 8;
 const ENDING: &str = "wal";
 
@@ -21,29 +26,56 @@ pub(super) struct Wal {
     dir: PathBuf,
     sequence: u64,
     length: u64,
+    salt: Salt,
     /// Absent after a failure: the next write starts a new file.
     file: Option<Box<dyn AppendFile>>,
 }
 
-/// Bytes of one record.
-pub(super) fn frame(kind: u8, payload: &[u8], into: &mut Vec<u8>) -> Result<(), StoreError> {
-    let length = u32::try_from(payload.len() + 1).unwrap_or(u32::MAX);
-    if length as usize > limits::WAL_RECORD_BYTES_MAX {
-        let max = limits::WAL_RECORD_BYTES_MAX as u64;
-        return Err(StoreError::Limit { what: "bytes of a WAL record", max });
+/// A random number in every checksum of a file: what a client sends is part of records, and must not be
+/// taken for one when the next record is searched behind a damaged one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Salt([u8; 8]);
+
+impl Salt {
+    fn random() -> Self {
+        // The standard library seeds its hashers with random numbers of the system.
+        Self(RandomState::new().build_hasher().finish().to_le_bytes())
     }
-    let checksum = crc32c::crc32c_append(crc32c::crc32c(&[kind]), payload);
-    into.extend_from_slice(&length.to_le_bytes());
-    into.extend_from_slice(&checksum.to_le_bytes());
-    into.push(kind);
-    into.extend_from_slice(payload);
-    Ok(())
+}
+
+/// The checksum of a record's kind and payload.
+fn checksum(salt: Option<Salt>, parts: [&[u8]; 2]) -> u32 {
+    let salt = salt.map_or(0, |Salt(bytes)| crc32c::crc32c(&bytes));
+    parts.into_iter().fold(salt, crc32c::crc32c_append)
 }
 
 impl Wal {
     /// Writes to a new file of this sequence from the first record on. The folder must exist.
     pub(super) fn new(files: Arc<dyn Files>, dir: PathBuf, sequence: u64) -> Self {
-        Self { files, dir, sequence, length: 0, file: None }
+        Self { files, dir, sequence, length: 0, salt: Salt::random(), file: None }
+    }
+
+    /// Appends the bytes of one record, to be written by this log.
+    ///
+    /// # Errors
+    /// It is too large.
+    pub(super) fn frame(
+        &self,
+        kind: u8,
+        payload: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let length = u32::try_from(payload.len() + 1).unwrap_or(u32::MAX);
+        if length as usize > limits::WAL_RECORD_BYTES_MAX {
+            let max = limits::WAL_RECORD_BYTES_MAX as u64;
+            return Err(StoreError::Limit { what: "bytes of a WAL record", max });
+        }
+        let checksum = checksum(Some(self.salt), [&[kind], payload]);
+        into.extend_from_slice(&length.to_le_bytes());
+        into.extend_from_slice(&checksum.to_le_bytes());
+        into.push(kind);
+        into.extend_from_slice(payload);
+        Ok(())
     }
 
     /// Sequence of the file that the next record goes to.
@@ -99,10 +131,11 @@ impl Wal {
         // A file that could not be started earlier holds no record.
         self.files.remove(&path)?;
         let mut file = self.files.create(&path)?;
-        file.append(MAGIC)?;
+        let header = [*MAGIC, self.salt.0].concat();
+        file.append(&header)?;
         file.sync()?;
         self.files.sync_dir(&self.dir)?;
-        self.length = MAGIC.len() as u64;
+        self.length = header.len() as u64;
         self.file = Some(file);
         Ok(())
     }
@@ -166,23 +199,27 @@ fn replay_file(
     report: &mut Replayed,
     visit: &mut Visit<'_>,
 ) -> Result<usize, StoreError> {
-    if bytes.len() < MAGIC.len() {
-        return Ok(0);
-    }
-    if bytes[..MAGIC.len()] != *MAGIC {
-        let detail = "it does not begin like a WAL file of this version".to_owned();
-        return Err(StoreError::Damaged { path: path.display().to_string(), detail });
-    }
-    let mut at = MAGIC.len();
+    let Some(magic) = bytes.first_chunk() else { return Ok(0) };
+    let salt = bytes[magic.len()..].first_chunk().copied().map(Salt);
+    let (salt, mut at) = match (magic, salt) {
+        (MAGIC, Some(Salt(salt))) => (Some(Salt(salt)), magic.len() + salt.len()),
+        (MAGIC, None) => return Ok(0),
+        (MAGIC_UNSALTED, _) => (None, magic.len()),
+        _ => {
+            let detail = "it does not begin like a WAL file of a known version".to_owned();
+            return Err(StoreError::Damaged { path: path.display().to_string(), detail });
+        }
+    };
+    let records = Records { bytes, salt };
     while at < bytes.len() {
-        if let Some((kind, payload)) = record_at(bytes, at) {
+        if let Some((kind, payload)) = records.at(at) {
             visit(kind, payload)?;
             report.records += 1;
             at += HEADER_BYTES + 1 + payload.len();
             continue;
         }
         // A torn write ends the file. A wrong record before intact ones is damage: only it is lost.
-        match resume(bytes, at) {
+        match records.resume(at) {
             Some(next) => {
                 tracing::error!(path = %path.display(), offset = at, "a WAL record is damaged, skipped");
                 report.damaged += 1;
@@ -194,32 +231,48 @@ fn replay_file(
     Ok(at)
 }
 
-/// Where the next intact record begins behind a wrong one: where its length says, else, because the length
-/// itself may be damaged, wherever one is found.
-fn resume(bytes: &[u8], at: usize) -> Option<usize> {
-    let is_intact = |&next: &usize| record_at(bytes, next).is_some();
-    let mut budget = limits::WAL_RESUME_BYTES_MAX;
-    next_at(bytes, at).filter(is_intact).or_else(|| {
-        (at + 1..bytes.len())
-            .filter(|&next| next_at(bytes, next).is_some_and(|end| end <= bytes.len()))
-            .take_while(|&next| {
-                let length = next_at(bytes, next).map_or(0, |end| end - next);
-                budget.checked_sub(length as u64).map(|rest| budget = rest).is_some()
-            })
-            .find(is_intact)
-    })
+/// The bytes of a file that hold records.
+#[derive(Clone, Copy)]
+struct Records<'a> {
+    bytes: &'a [u8],
+    salt: Option<Salt>,
 }
 
-fn next_at(bytes: &[u8], at: usize) -> Option<usize> {
-    let length = u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize;
-    (1..=limits::WAL_RECORD_BYTES_MAX).contains(&length).then_some(at + HEADER_BYTES + length)
-}
+impl<'a> Records<'a> {
+    /// Kind and payload of the intact record that begins here.
+    fn at(self, at: usize) -> Option<(u8, &'a [u8])> {
+        let end = self.next(at)?;
+        let known = u32::from_le_bytes(self.bytes.get(at + 4..at + 8)?.try_into().ok()?);
+        let (kind, payload) = self.bytes.get(at + HEADER_BYTES..end)?.split_first()?;
+        (checksum(self.salt, [&[*kind], payload]) == known).then_some((*kind, payload))
+    }
 
-fn record_at(bytes: &[u8], at: usize) -> Option<(u8, &[u8])> {
-    let end = next_at(bytes, at)?;
-    let checksum = u32::from_le_bytes(bytes.get(at + 4..at + 8)?.try_into().ok()?);
-    let body = bytes.get(at + HEADER_BYTES..end)?;
-    (crc32c::crc32c(body) == checksum).then(|| (body[0], &body[1..]))
+    /// Where the record that begins here ends by its length.
+    fn next(self, at: usize) -> Option<usize> {
+        let length = u32::from_le_bytes(self.bytes.get(at..at + 4)?.try_into().ok()?) as usize;
+        (1..=limits::WAL_RECORD_BYTES_MAX)
+            .contains(&length)
+            .then_some(at + HEADER_BYTES + length)
+            .filter(|&end| end <= self.bytes.len())
+    }
+
+    /// Where the next intact record begins behind a wrong one: where its length says, else, because the
+    /// length itself may be damaged, wherever one is found. Without a salt nothing is searched for.
+    fn resume(self, at: usize) -> Option<usize> {
+        let is_intact = |&next: &usize| self.at(next).is_some();
+        if let Some(next) = self.next(at).filter(is_intact) {
+            return Some(next);
+        }
+        self.salt?;
+        let mut budget = limits::WAL_RESUME_BYTES_MAX;
+        let candidates =
+            (at + 1..self.bytes.len()).filter_map(|at| Some((at, self.next(at)? - at)));
+        let affordable = candidates.map_while(|(at, length)| {
+            budget = budget.checked_sub(length as u64)?;
+            Some(at)
+        });
+        affordable.into_iter().find(is_intact)
+    }
 }
 
 /// Sequence and path of every file, oldest first.

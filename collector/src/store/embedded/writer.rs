@@ -154,7 +154,7 @@ impl Writer {
         let now_ms = self.engine.clock.now_ms();
         if ack.stored > 0 {
             let payload = encode_record(now_ms, &dropped, &append.encoded);
-            if let Err(error) = wal::frame(RECORD_BATCH, &payload, records) {
+            if let Err(error) = self.wal.frame(RECORD_BATCH, &payload, records) {
                 for id in added {
                     fresh.remove(&(project.clone(), id));
                 }
