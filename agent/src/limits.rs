@@ -309,6 +309,12 @@ pub const METRICS_HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Program headers of one file. The largest count seen is 15.
 pub const ELF_SEGMENTS_MAX: u64 = 128;
+/// Bytes of a page: mappings begin and end at multiples of it, segments of a file do not.
+pub const PAGE_BYTES: u64 = 4096;
+/// Pages below a mapping that are looked at for the header of a file inside the file: 16 MiB.
+pub const ELF_EMBEDDED_PAGES_MAX: u64 = 4096;
+/// Bytes of such a file: while it is read, it lies in memory.
+pub const ELF_EMBEDDED_BYTES_MAX: u64 = 64 << 20;
 /// Section headers of one file: 4 MiB of headers. Linked files have fewer than 100.
 pub const ELF_SECTIONS_MAX: u64 = 65_536;
 /// Bytes of section names.

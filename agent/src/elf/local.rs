@@ -3,13 +3,15 @@
 use super::headers::Elf;
 use super::source::{Source, malformed};
 use super::{
-    FileFacts, ForeignFileError, ForeignFiles, Names, UnwindDigest, inspect, notes, unwind_digest,
+    FileFacts, ForeignFileError, ForeignFiles, Names, UnwindDigest, embedded, inspect, notes,
+    unwind_digest,
 };
-use crate::address::{ElfAddr, FileId};
+use crate::address::{ElfAddr, FileId, FileOffset};
 use crate::limits::ELF_STRING_BYTES_MAX;
 use crate::symbolize::native::NativeNames;
 use crate::unwind::{self, RowTable};
 use proto::BuildId;
+use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -32,6 +34,11 @@ impl ForeignFiles for LocalFiles {
         // A defect of a parser costs the file, never the thread that asks.
         let parse = AssertUnwindSafe(|| inspect::inspect(Source::file(file.as_fd())?));
         catch_unwind(parse).unwrap_or_else(|_| Err(malformed("file", "the parser panicked")))
+    }
+
+    fn embedded(&self, file: &OwnedFd, offset: FileOffset) -> Option<Range<u64>> {
+        let find = AssertUnwindSafe(|| embedded::find(Source::file(file.as_fd()).ok()?, offset.0));
+        catch_unwind(find).unwrap_or_default()
     }
 
     fn unwind_digest(&self, file: &OwnedFd) -> Result<Option<UnwindDigest>, ForeignFileError> {

@@ -4,6 +4,7 @@
 //! mapping kills the reader with SIGBUS.
 
 mod dynamic;
+mod embedded;
 pub(crate) mod go;
 pub(crate) mod headers;
 mod inspect;
@@ -23,6 +24,7 @@ use crate::address::{ElfAddr, FileId, FileOffset};
 use crate::symbolize::UnnamedReason;
 use crate::unwind::RowTable;
 use proto::BuildId;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 /// One executable `PT_LOAD` segment (`PF_X`). Non-executable ones never take part in normalization:
@@ -120,6 +122,11 @@ pub trait ForeignFiles: Send + Sync {
     /// # Errors
     /// See [`ForeignFileError`].
     fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError>;
+
+    /// Where in `file` the ELF file lies whose code is mapped from `offset` on, if that is not `file` itself.
+    fn embedded(&self, _file: &OwnedFd, _offset: FileOffset) -> Option<Range<u64>> {
+        None
+    }
 
     /// A digest of all that the rows of a file are compiled from; `None` where knowing it would save
     /// nothing.

@@ -17,6 +17,8 @@ enum Origin<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Source<'a> {
     origin: Origin<'a>,
+    /// Where it begins there.
+    start: u64,
     size: u64,
 }
 
@@ -29,12 +31,18 @@ impl<'a> Source<'a> {
         }
         let size = u64::try_from(stat.st_size)
             .map_err(|error| malformed("file size", &error.to_string()))?;
-        Ok(Self { origin: Origin::File(file), size })
+        Ok(Self { origin: Origin::File(file), start: 0, size })
     }
 
     /// Takes bytes in memory.
     pub(crate) fn memory(bytes: &'a [u8]) -> Self {
-        Self { origin: Origin::Memory(bytes), size: bytes.len() as u64 }
+        Self { origin: Origin::Memory(bytes), start: 0, size: bytes.len() as u64 }
+    }
+
+    /// What follows from `offset` on, as a source of its own.
+    pub(crate) fn from(self, offset: u64) -> Option<Self> {
+        let size = self.size.checked_sub(offset)?;
+        Some(Self { start: self.start.checked_add(offset)?, size, ..self })
     }
 
     /// Bytes in all.
@@ -71,6 +79,7 @@ impl<'a> Source<'a> {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<(), ForeignFileError> {
+        let offset = self.start.saturating_add(offset);
         match self.origin {
             Origin::File(file) => fill_from_file(file, what, offset, buffer),
             Origin::Memory(bytes) => {

@@ -2,7 +2,9 @@
 //! [`MappedFile`] for every process that maps it. Facts come from [`ForeignFiles`]; nothing is parsed
 //! here.
 
+mod again;
 mod debug_file;
+mod inside;
 
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
 use super::looks::Look;
@@ -83,8 +85,8 @@ struct State {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
-    /// A file that was opened.
-    Opened(FileIdentity),
+    /// A file that was opened, or what lies inside it and is mapped from there on.
+    Opened(FileIdentity, Option<FileOffset>),
     /// A file that was not, by what the kernel said of it.
     Reported(Vec<u8>, Option<BuildId>),
 }
@@ -188,6 +190,9 @@ impl Files {
             Err(OpenError::NotRegular) => return Backing::Anonymous,
             Err(OpenError::TooLarge { .. } | OpenError::Io(_)) => return self.gone(wanted),
         };
+        if let Some(backing) = self.inside(&backing, task, wanted.mapping) {
+            return backing;
+        }
         // The process may have executed another program since, whose mappings lie in the same place.
         match (&backing, wanted.build_id) {
             (Backing::File(file), Some(reported))
@@ -217,7 +222,7 @@ impl Files {
         build_id: Option<&BuildId>,
         path: &[u8],
     ) -> Backing {
-        let key = Key::Opened(opened.identity);
+        let key = Key::Opened(opened.identity, None);
         if let Some(backing) = self.state().known(&key, place) {
             return backing;
         }
@@ -335,27 +340,6 @@ impl Files {
             state.vdsos.push((length, backing.clone()));
         }
         backing
-    }
-
-    /// Opens a file again where it was mapped, if it is still the same one.
-    fn open_again(&self, id: FileId) -> Option<Arc<OwnedFd>> {
-        let (identity, places) = {
-            let state = self.state();
-            let entry = state.entries.get(&id)?;
-            let Key::Opened(identity) = entry.key else { return None };
-            (identity, entry.places.clone())
-        };
-        let opened = places.iter().rev().find_map(|(task, mapping)| {
-            self.host.open(*task, mapping).ok().filter(|opened| opened.identity == identity)
-        })?;
-        let descriptor = Arc::new(opened.descriptor);
-        let mut state = self.state();
-        state.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
-        if let Some(entry) = state.entries.get_mut(&id) {
-            entry.descriptor = Some(Arc::clone(&descriptor));
-            entry.opened_at = monotonic_now();
-        }
-        Some(descriptor)
     }
 }
 

@@ -6,12 +6,9 @@ use super::looks::Seen;
 use super::maps::MapsEntry;
 use crate::address::{AbsAddr, ElfAddr, FileOffset};
 use crate::elf::{FileFacts, Runtime};
-use crate::limits::MAPPINGS_PER_PROCESS_MAX;
+use crate::limits::{MAPPINGS_PER_PROCESS_MAX, PAGE_BYTES};
 use crate::normalize::MappedFile;
 use std::sync::Arc;
-
-/// Bytes of a page: mappings begin and end at multiples of it, segments of a file do not.
-const PAGE_BYTES: u64 = 4096;
 
 /// One executable mapping.
 #[derive(Clone, Debug)]

@@ -80,3 +80,12 @@ fn segment(kind: u32, flags: u32, offset: u64, address: u64, size: u64, memory: 
     }
     bytes
 }
+
+/// A file whose code of 0x300 bytes begins where the file does.
+pub(crate) fn made_file() -> Vec<u8> {
+    let mut file = Frames::new(0).file(0x300);
+    let offset = 64 + 8; // p_offset of the first segment
+    file.get_mut(offset..offset + 8).expect("it has segments").fill(0);
+    file.resize(0x300, 0);
+    file
+}

@@ -38,6 +38,8 @@ mod live_tests;
 #[cfg(test)]
 mod made_files;
 #[cfg(test)]
+pub(crate) use made_files::made_file;
+#[cfg(test)]
 mod oracle_tests;
 #[cfg(test)]
 mod size_tests;
