@@ -29,10 +29,14 @@ pub fn elf(bytes: &[u8]) {
     symbolize::native::names_in_bytes(&parsed, &addresses);
 }
 
-/// A section of call frame information: the first byte chooses `.eh_frame` (even) or `.debug_frame`.
+/// A section that rows are made of: the first byte chooses `.eh_frame`, `.debug_frame`, or code.
 pub fn call_frame_information(bytes: &[u8]) {
     let Some((&choice, section)) = bytes.split_first() else { return };
-    let name: &[u8] = if choice & 1 == 0 { b".eh_frame" } else { b".debug_frame" };
+    let name: &[u8] = match choice & 3 {
+        0 => b".eh_frame",
+        1 | 3 => b".debug_frame",
+        _ => b".text",
+    };
     if let Ok(rows) = unwind::unwind_rows_from_bytes(&file_with(name, section)) {
         check_rows(&rows);
     }
@@ -87,12 +91,15 @@ fn file_with(name: &[u8], section: &[u8]) -> Vec<u8> {
     file.extend_from_slice(section);
     file.extend_from_slice(&names);
     file.resize(headers_at + 64, 0); // the null section
-    let sections = [(1, HEADERS, section.len(), 0x20_0000), (own_name, names_at, names.len(), 0)];
-    for (name, offset, size, address) in sections {
+    // Code lies where the segment says, with SHF_ALLOC and SHF_EXECINSTR.
+    let (address, flags) =
+        if name == b".text" { (TEXT + HEADERS as u64, 6) } else { (0x20_0000, 0) };
+    let first = (1, HEADERS, section.len(), address, flags);
+    for (name, offset, size, address, flags) in [first, (own_name, names_at, names.len(), 0, 0)] {
         let kind = if address == 0 { 3 } else { 1 }; // SHT_STRTAB, SHT_PROGBITS
         file.extend_from_slice(&u32::try_from(name).expect("below 64").to_le_bytes());
         file.extend_from_slice(&u32::to_le_bytes(kind));
-        words(&mut file, &[0, address, offset as u64, size as u64, 0, 1, 0]);
+        words(&mut file, &[flags, address, offset as u64, size as u64, 0, 1, 0]);
     }
     file
 }

@@ -399,6 +399,24 @@ pub const UNWIND_RULES_PER_FILE_MAX: usize = 4096;
 pub const UNWIND_KNOWN_CODE_BYTES_MAX: u64 = 64 << 20;
 /// Places that such code is found at; a program has two.
 pub const UNWIND_KNOWN_CODE_MAX: usize = 4096;
+/// Bytes of code of one file that rows are made of where nothing describes it, three more in memory for each. musl
+/// has 0.4 million, a static busybox 1.
+pub const UNWIND_CODE_BYTES_MAX: u64 = 8 << 20;
+/// Instructions looked at for that, those of shared code counted each time.
+pub const UNWIND_CODE_INSTRUCTIONS_MAX: u64 = 4 << 20;
+/// Instructions of one function; the largest of musl (`printf_core`) has 1,500.
+pub const UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX: usize = 64 << 10;
+/// Calls in one function that never return; the function is followed anew for each.
+pub const UNWIND_CODE_CUTS_MAX: usize = 64;
+/// Sections of code of one file that are looked into; a linked file has six.
+pub const UNWIND_CODE_SECTIONS_MAX: usize = 64;
+/// Bytes of symbol tables that are read to find where functions begin: 1.4 million symbols.
+pub const UNWIND_CODE_SYMBOL_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of a stretch of code from which on the symbols are read for it, and the file's table is not kept on disk. What
+/// linkers and C libraries put into every file is 300 bytes.
+pub const UNWIND_CODE_LARGE_BYTES: u64 = 1024;
+/// Jumps through tables, in one stretch of code.
+pub const UNWIND_CODE_SWITCHES_MAX: usize = 16 << 10;
 /// A gap of more bytes between two functions' call frame information is code without any; a shorter
 /// one is alignment.
 pub const UNWIND_PADDING_BYTES_MAX: u64 = 15;

@@ -3,7 +3,7 @@
 //! Reads are `pread` on an open descriptor, never a file mapping: a file that is truncated under a
 //! mapping kills the reader with SIGBUS.
 
-mod dynamic;
+pub(crate) mod dynamic;
 mod embedded;
 pub(crate) mod go;
 pub(crate) mod headers;
@@ -13,7 +13,7 @@ pub(crate) mod notes;
 mod paged;
 pub(crate) mod slotted;
 pub(crate) mod source;
-mod unwind_digest;
+pub(crate) mod unwind_digest;
 
 pub use local::LocalFiles;
 

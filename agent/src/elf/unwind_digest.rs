@@ -1,7 +1,8 @@
 //! A digest of everything in a file that its unwind rows are compiled from: headers, call frame information,
 //! the dynamic table. Files with one digest have the same rows, whatever ids they carry.
 
-use super::headers::Elf;
+use super::dynamic::DynamicSymbols;
+use super::headers::{Elf, Section};
 use super::source::Source;
 use super::{ForeignFileError, UnwindDigest};
 use crate::limits::{
@@ -26,12 +27,28 @@ const STUB_BYTES: u64 = 64;
 /// `None` for a file that is compiled as fast as it is read, and for what has rows from elsewhere.
 pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, ForeignFileError> {
     let elf = Elf::parse(source)?;
+    match frames_worth_keeping(&elf)? {
+        Some(frames) => digest_of(&elf, &frames).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// True for a file whose rows are found by their digest. Its code has no part in that.
+pub(crate) fn has_digest(elf: &Elf<'_>) -> bool {
+    frames_worth_keeping(elf).is_ok_and(|frames| frames.is_some())
+}
+
+/// The call frame information of a file whose table is worth being kept.
+fn frames_worth_keeping(elf: &Elf<'_>) -> Result<Option<Vec<Section>>, ForeignFileError> {
     let others = OTHER_SOURCES.iter().any(|name| elf.section(name).is_some());
-    if elf.sections.is_empty() || others || may_hold_known_code(&elf)? {
+    if elf.sections.is_empty() || others || may_hold_known_code(elf)? {
         return Ok(None);
     }
-    let named = |name| elf.sections_named(name).filter(|section| section.kind != elf::SHT_NOBITS.0);
-    let mut frames: Vec<_> = EH_FRAMES.into_iter().flat_map(named).collect();
+    let named = |name| {
+        let sections = elf.sections_named(name).copied();
+        sections.filter(|section| section.kind != elf::SHT_NOBITS.0)
+    };
+    let mut frames: Vec<Section> = EH_FRAMES.into_iter().flat_map(named).collect();
     if frames.is_empty() {
         // The compiler looks for it through PT_GNU_EH_FRAME, which may point anywhere in the file.
         return Ok(None);
@@ -40,9 +57,12 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
     let bytes = frames.iter().fold(0_u64, |sum, section| sum.saturating_add(section.size));
     // What is larger is compiled in part only, and sparse: its maker pays nothing for the bytes.
     let worth = TABLE_CACHE_INPUT_BYTES_MIN..=UNWIND_SECTION_BYTES_MAX;
-    if !worth.contains(&bytes) || frames.len() > UNWIND_SECTIONS_MAX {
-        return Ok(None);
-    }
+    let kept = worth.contains(&bytes) && frames.len() <= UNWIND_SECTIONS_MAX;
+    Ok(kept.then_some(frames))
+}
+
+fn digest_of(elf: &Elf<'_>, frames: &[Section]) -> Result<UnwindDigest, ForeignFileError> {
+    let source = elf.source();
     let mut hash = Sha256::new();
     hash.update(COMPILER);
     hash.update(super::inspect::htlhash(source)?.as_bytes());
@@ -78,7 +98,7 @@ pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, Foreign
     for section in frames {
         add(&mut hash, source, section.offset, section.size)?;
     }
-    Ok(Some(UnwindDigest(hash.finalize().into())))
+    Ok(UnwindDigest(hash.finalize().into()))
 }
 
 /// True for a file whose code is searched for what `unwind::known` knows: a static program, or a library
@@ -90,7 +110,9 @@ fn may_hold_known_code(elf: &Elf<'_>) -> Result<bool, ForeignFileError> {
     let length = dynamic.file_size.min(ELF_DYNAMIC_BYTES_MAX);
     let bytes = elf.source().read("dynamic", dynamic.offset, length, ELF_DYNAMIC_BYTES_MAX)?;
     let needs_others = bytes.chunks_exact(16).any(|entry| entry.starts_with(&NEEDED));
-    Ok(!needs_others && elf.segment(elf::PT_INTERP).is_none())
+    let makes_contexts =
+        || DynamicSymbols::of(elf).is_some_and(|symbols| symbols.defines("makecontext"));
+    Ok(makes_contexts() || !needs_others && elf.segment(elf::PT_INTERP).is_none())
 }
 
 /// The caller bounds `length`.

@@ -378,8 +378,9 @@ impl Work {
             return Ok(Made { unwound, digest: None });
         }
         let unwound = self.parse.unwind_rows(file).map(Unwound::new)?;
-        // What a limit left out is counted with each compilation.
-        let whole = unwound.rows.losses() == RowLosses::default();
+        // What a limit left out is counted with each compilation, and code has no part in the digest.
+        let rows = &unwound.rows;
+        let whole = rows.losses() == RowLosses::default() && !rows.is_from_code();
         Ok(Made { unwound, digest: digest.filter(|_| whole) })
     }
 

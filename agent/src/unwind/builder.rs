@@ -2,6 +2,7 @@
 //! [`RowTable`]: fills gaps, joins rows that say the same, closes the root. Not where the rows come from.
 
 use super::RowLosses;
+use super::code::{CodeRows, CodeStretch};
 use super::table::{PackedRows, RowTable};
 use crate::elf::ExecutableSegment;
 use crate::limits::{
@@ -21,6 +22,8 @@ pub(super) enum Origin {
     Frames,
     /// Known from the code itself.
     Known,
+    /// Followed through the code itself.
+    Code,
 }
 
 /// Code that is understood although nothing in the file describes it.
@@ -31,14 +34,15 @@ pub(super) struct KnownCode {
 }
 
 /// Takes functions in the order of their addresses.
-#[derive(Debug)]
-pub(super) struct Builder {
+pub(super) struct Builder<'a> {
     base: u64,
     segments: Vec<ExecutableSegment>,
     /// Where a program begins, which nobody called.
     entry: Option<u64>,
     /// Last one first.
     known: Vec<KnownCode>,
+    /// For what nothing describes.
+    code: Option<CodeRows<'a>>,
     table: TableWriter,
     rules: RuleSet,
     /// Rows of the function that is being added.
@@ -49,7 +53,7 @@ pub(super) struct Builder {
     pub(super) losses: RowLosses,
 }
 
-impl Builder {
+impl<'a> Builder<'a> {
     /// Takes the executable segments, ascending by address. Rows outside of them are not kept.
     pub(super) fn new(segments: Vec<ExecutableSegment>) -> Self {
         let base = segments.first().map_or(0, |segment| segment.address.0);
@@ -62,6 +66,7 @@ impl Builder {
             segments,
             entry: None,
             known: Vec::new(),
+            code: None,
             table,
             rules,
             rows: Vec::new(),
@@ -95,6 +100,11 @@ impl Builder {
         self.known.sort_by_key(|known| std::cmp::Reverse(known.range.start));
     }
 
+    /// Looks into code that no function describes, too. Before the first function.
+    pub(super) fn look_into(&mut self, code: CodeRows<'a>) {
+        self.code = Some(code);
+    }
+
     /// The function's place as (start, end) relative to the base; nothing if it is empty or not inside one
     /// executable segment (the linker leaves such records for functions that it threw away).
     pub(super) fn place(&self, range: &Range<u64>) -> Option<(u32, u32)> {
@@ -125,7 +135,7 @@ impl Builder {
         &mut self,
         range: Range<u64>,
         origin: Origin,
-    ) -> Option<FunctionRows<'_>> {
+    ) -> Option<FunctionRows<'_, 'a>> {
         let (start, end) = self.place(&range)?;
         self.fill_until(range.start);
         if end <= self.covered {
@@ -135,20 +145,44 @@ impl Builder {
         Some(FunctionRows { builder: self, start, end, origin })
     }
 
-    /// Adds known code that lies before `address`, behind all functions so far.
+    /// Adds what is known otherwise of the code before `address`, behind all functions so far.
     fn fill_until(&mut self, address: u64) {
-        while let Some(KnownCode { range, rule }) =
-            self.known.pop_if(|known| known.range.start < address)
-        {
-            let start = range.start;
-            let end = self.segment_end(start).map_or(start, |end| end.min(range.end).min(address));
-            let Some((start, end)) = self.place(&(start..end)) else { continue };
-            if start >= self.covered {
-                let rule = self.rules.intern(rule, &mut self.losses.rules_refused);
-                self.rows.clear();
-                self.rows.push((start, rule));
-                self.emit(start, end, Origin::Known);
+        let gap = self.base.saturating_add(u64::from(self.covered))..address;
+        let first = self.known.partition_point(|known| known.range.start >= address);
+        let mut known = self.known.split_off(first);
+        let stretches = self.code.as_mut().map_or_else(Vec::new, |code| code.rows(&gap, &known));
+        for CodeStretch { range, rows } in stretches {
+            while let Some(known) = known.pop_if(|known| known.range.start < range.start) {
+                self.add_known_code(known, address);
             }
+            // Those inside are among the rows.
+            while known.pop_if(|known| known.range.start < range.end).is_some() {}
+            let Some((start, end)) = self.place(&range) else { continue };
+            self.rows.clear();
+            for (at, rule) in rows {
+                let Some(pc) = self.relative(at) else { continue };
+                let rule = rule.unwrap_or(UnwindRule::plain(RuleKind::NoInfo));
+                let rule = self.rules.intern(rule, &mut self.losses.rules_refused);
+                self.rows.push((pc, rule));
+            }
+            if end > self.covered && !self.rows.is_empty() {
+                self.emit(start, end, Origin::Code);
+            }
+        }
+        while let Some(known) = known.pop() {
+            self.add_known_code(known, address);
+        }
+    }
+
+    fn add_known_code(&mut self, KnownCode { range, rule }: KnownCode, until: u64) {
+        let start = range.start;
+        let end = self.segment_end(start).map_or(start, |end| end.min(range.end).min(until));
+        let Some((start, end)) = self.place(&(start..end)) else { return };
+        if start >= self.covered {
+            let rule = self.rules.intern(rule, &mut self.losses.rules_refused);
+            self.rows.clear();
+            self.rows.push((start, rule));
+            self.emit(start, end, Origin::Known);
         }
     }
 
@@ -176,11 +210,13 @@ impl Builder {
     /// Ends the table.
     pub(super) fn finish(mut self) -> RowTable {
         self.fill_until(u64::MAX);
+        self.losses.left_out += self.code.as_ref().map_or(0, |code| code.left_out);
+        let from_code = self.code.as_ref().is_some_and(|code| code.found);
         if self.covered > 0 {
             self.table.push(self.covered, NO_INFO);
         }
         let rows = self.table.finish();
-        RowTable::from_parts(self.base, self.rules.rules, rows, self.losses)
+        RowTable::from_parts(self.base, self.rules.rules, rows, self.losses, from_code)
     }
 }
 
@@ -188,15 +224,14 @@ impl Builder {
 const NO_INFO: u16 = 0;
 
 /// The rows of one function, while they come.
-#[derive(Debug)]
-pub(super) struct FunctionRows<'b> {
-    builder: &'b mut Builder,
+pub(super) struct FunctionRows<'b, 'a> {
+    builder: &'b mut Builder<'a>,
     start: u32,
     end: u32,
     origin: Origin,
 }
 
-impl FunctionRows<'_> {
+impl FunctionRows<'_, '_> {
     /// Adds a row from `address` on. Addresses must not fall; what lies outside the function is cut.
     pub(super) fn push(&mut self, address: u64, rule: UnwindRule) {
         let Builder { rules, rows, losses, base, .. } = &mut *self.builder;
@@ -233,7 +268,7 @@ impl FunctionRows<'_> {
     }
 }
 
-impl Builder {
+impl Builder<'_> {
     /// True if one of the rows of the function that is being added says `rule`.
     fn says(&self, rule: UnwindRule) -> bool {
         self.rows.iter().any(|&(_, number)| self.rules.get(number) == Some(rule))

@@ -22,7 +22,12 @@ impl Compiler {
     }
 
     /// Adds the rows of one function.
-    pub(super) fn add(&mut self, builder: &mut Builder, entries: &mut Entries<'_>, number: usize) {
+    pub(super) fn add(
+        &mut self,
+        builder: &mut Builder<'_>,
+        entries: &mut Entries<'_>,
+        number: usize,
+    ) {
         if self.work_bytes > UNWIND_WORK_BYTES_MAX {
             builder.losses.left_out += 1;
             return;
@@ -53,7 +58,7 @@ fn add_function<'p, S: UnwindSection<Bytes<'p>>>(
     bases: &BaseAddresses,
     at: S::Offset,
     context: &mut UnwindContext<usize>,
-    builder: &mut Builder,
+    builder: &mut Builder<'_>,
 ) -> gimli::Result<()> {
     let fde = section.partial_fde_from_offset(bases, at)?.parse(S::cie_from_offset)?;
     let start = fde.initial_address();

@@ -2,16 +2,20 @@
 //! each source, closes the root.
 
 use super::builder::Builder;
+use super::code::CodeRows;
 use super::entries::{Entries, Format, FrameSection};
 use super::go::GoRows;
 use super::{RowLosses, RowTable, cfi, known};
 use crate::elf::ForeignFileError;
+use crate::elf::dynamic::DynamicSymbols;
 use crate::elf::go::GoTable;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{Source, malformed, u64_at};
+use crate::elf::unwind_digest;
 use crate::limits::{
-    ELF_DYNAMIC_BYTES_MAX, UNWIND_DECOMPRESSED_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX,
-    UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
+    ELF_DYNAMIC_BYTES_MAX, UNWIND_CODE_LARGE_BYTES, UNWIND_DECOMPRESSED_BYTES_MAX,
+    UNWIND_ENTRY_BYTES_MAX, UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_PADDING_BYTES_MAX,
+    UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
 };
 use object::elf;
 
@@ -28,6 +32,10 @@ pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileErr
     let elf = Elf::parse(source)?;
     let mut builder = Builder::new(elf.executable_segments());
     describe_roots(&elf, &mut builder)?;
+    // A table that is kept on disk has no rows from code. What is linked into every file is no reason to keep none.
+    let kept = unwind_digest::has_digest(&elf);
+    let bytes_min = if kept { UNWIND_CODE_LARGE_BYTES } else { UNWIND_PADDING_BYTES_MAX + 1 };
+    builder.look_into(CodeRows::new(&elf, bytes_min));
     let mut decompressed = Vec::new();
     let sections = frame_sections(&elf, &mut decompressed, &mut builder.losses)?;
     let entries = Entries::find(sections, &builder)?;
@@ -50,7 +58,7 @@ pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileErr
 
 /// Adds the functions of all sources in the order of their addresses.
 fn merge(
-    mut builder: Builder,
+    mut builder: Builder<'_>,
     mut entries: Entries<'_>,
     go: Option<&GoTable<'_, '_>>,
 ) -> Result<RowTable, ForeignFileError> {
@@ -175,7 +183,7 @@ fn eh_frame_by_header<'a>(
 }
 
 /// Tells the builder of the code at the roots of stacks that may have no information of its own.
-fn describe_roots(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFileError> {
+fn describe_roots(elf: &Elf<'_>, builder: &mut Builder<'_>) -> Result<(), ForeignFileError> {
     let dynamic = Dynamic::read(elf);
     if elf.kind == elf::ET_EXEC.0 || elf.segment(elf::PT_INTERP).is_some() || dynamic.is_program {
         builder.set_entry(elf.entry, UNWIND_ENTRY_BYTES_MAX);
@@ -183,7 +191,9 @@ fn describe_roots(elf: &Elf<'_>, builder: &mut Builder) -> Result<(), ForeignFil
         builder.add_root(elf.entry, UNWIND_LOADER_ENTRY_BYTES_MAX);
     }
     let is_static = elf.segment(elf::PT_INTERP).is_none() && !dynamic.needs_others;
-    let (known, cut) = known::find(elf, is_static)?;
+    let makes_contexts =
+        || DynamicSymbols::of(elf).is_some_and(|symbols| symbols.defines("makecontext"));
+    let (known, cut) = known::find(elf, is_static || makes_contexts())?;
     builder.losses.left_out += u64::from(cut);
     builder.add_known(known);
     builder.add_known(known::stubs(elf));

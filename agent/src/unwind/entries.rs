@@ -99,7 +99,7 @@ impl<'a> Entries<'a> {
     /// Reads through `sections`, in the order in which they are believed.
     pub(super) fn find(
         sections: Vec<FrameSection<'a>>,
-        builder: &Builder,
+        builder: &Builder<'_>,
     ) -> Result<Self, ForeignFileError> {
         let mut place = 0u32;
         let mut placed = Vec::new();
@@ -148,7 +148,7 @@ impl<'a> Entries<'a> {
     }
 
     /// Walks the entries by their lengths, so that one that is damaged does not hide the rest.
-    fn read_through(&mut self, index: usize, piece: &mut Vec<u8>, builder: &Builder) {
+    fn read_through(&mut self, index: usize, piece: &mut Vec<u8>, builder: &Builder<'_>) {
         let Some(&Section { input, .. }) = self.sections.get(index) else { return };
         let mut at = 0;
         while at < input.size {
@@ -190,7 +190,7 @@ impl<'a> Entries<'a> {
         piece: &[u8],
         done: usize,
         header: Header,
-        builder: &Builder,
+        builder: &Builder<'_>,
     ) -> bool {
         let end = usize::try_from(header.size).ok().and_then(|size| done.checked_add(size));
         let Some(bytes) = end.and_then(|end| piece.get(done..end)) else { return false };

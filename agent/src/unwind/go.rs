@@ -34,7 +34,7 @@ pub(super) struct GoRows<'t, 'e, 'a> {
 }
 
 impl<'t, 'e, 'a> GoRows<'t, 'e, 'a> {
-    pub(super) fn new(table: &'t GoTable<'e, 'a>, builder: &mut Builder) -> Self {
+    pub(super) fn new(table: &'t GoTable<'e, 'a>, builder: &mut Builder<'_>) -> Self {
         let (steps, work) = (Vec::new(), GO_WORK_MAX);
         let mut rows = Self { table, next: 0, current: None, steps, work };
         rows.advance(builder);
@@ -52,7 +52,7 @@ impl<'t, 'e, 'a> GoRows<'t, 'e, 'a> {
         })
     }
 
-    fn advance(&mut self, builder: &mut Builder) {
+    fn advance(&mut self, builder: &mut Builder<'_>) {
         let before = self.current.take().map_or(0, |(function, _)| function.entry);
         while self.next < self.table.len() {
             if self.work == 0 {
@@ -75,7 +75,7 @@ impl<'t, 'e, 'a> GoRows<'t, 'e, 'a> {
     }
 
     /// Adds the rows of the function that is next.
-    pub(super) fn add(&mut self, builder: &mut Builder) {
+    pub(super) fn add(&mut self, builder: &mut Builder<'_>) {
         let (Some((function, shape)), Some(start)) = (self.current, self.start()) else { return };
         self.steps.clear();
         self.steps.extend(self.table.stack_depths(&function).take(self.work));
@@ -86,7 +86,7 @@ impl<'t, 'e, 'a> GoRows<'t, 'e, 'a> {
 
     fn add_function(
         &mut self,
-        builder: &mut Builder,
+        builder: &mut Builder<'_>,
         function: &GoFunction,
         shape: Shape,
         start: u64,

@@ -1,5 +1,5 @@
 //! Code that no file describes and whose callers are known all the same: stubs that linkers make, and
-//! musl's two pieces of assembly at the roots of stacks, which are told by their bytes.
+//! assembly of C libraries at the roots of stacks, which is told by its bytes.
 
 use super::builder::KnownCode;
 use crate::elf::ForeignFileError;
@@ -18,13 +18,21 @@ struct Shape {
     before: u64,
 }
 
-const SHAPES: [Shape; 2] = [
+const SHAPES: [Shape; 3] = [
     // `__restore_rt`: mov $15,%rax; syscall (src/signal/x86_64/restore.s, musl 1.1 to 1.2). The kernel
     // "calls" the handler from its first instruction: the address to look up lies one before it.
     Shape { code: &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], rule: RuleKind::Signal, before: 1 },
     // `__clone`, where the new thread is: xor %ebp,%ebp; pop %rdi; call *%r9
     // (src/thread/x86_64/clone.s).
     Shape { code: &[0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1], rule: RuleKind::End, before: 0 },
+    // `__start_context`, which glibc's `makecontext` has its function return to: mov %rbx,%rsp;
+    // mov (%rsp),%rdi; test %rdi,%rdi (sysdeps/unix/sysv/linux/x86_64/__start_context.S, 2.36). Its own information
+    // says how the rest of it is left; nobody called the first instruction.
+    Shape {
+        code: &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24, 0x48, 0x85, 0xff],
+        rule: RuleKind::End,
+        before: 1,
+    },
 ];
 
 /// The linker's stubs. GNU ld describes those of dynamic programs itself; lld describes none, and in a
@@ -60,14 +68,14 @@ fn stubs_of(elf: &Elf<'_>, section: &Section) -> Vec<KnownCode> {
     vec![code(0..6, by_rsp(16)), code(6..16, by_rsp(24)), code(16..section.size, stub)]
 }
 
-/// Finds musl's code in a file that may hold a C library: a static program, or a library that needs no
-/// other one. Answers also whether the limit cut the search short.
+/// Finds such code in a file that may hold a C library: a static program, a library that needs no other one, or the
+/// one that has `makecontext`. Answers also whether the limit cut the search short.
 pub(super) fn find(
     elf: &Elf<'_>,
-    is_static: bool,
+    may_hold: bool,
 ) -> Result<(Vec<KnownCode>, bool), ForeignFileError> {
     let mut found = Vec::new();
-    if !is_static {
+    if !may_hold {
         return Ok((found, false));
     }
     let finders = SHAPES.each_ref().map(|shape| Finder::new(shape.code));

@@ -1,8 +1,9 @@
-//! Unwind tables: compiled here from `.eh_frame`, `.debug_frame` and Go's pclntab into rows, loaded into
-//! BPF memory by `bpf`. Only `walk` walks a stack: one that was copied.
+//! Unwind tables: compiled here from `.eh_frame`, `.debug_frame`, Go's pclntab and, where there is none of
+//! these, the machine code into rows, loaded into BPF memory by `bpf`. Only `walk` walks a stack: one that was copied.
 
 mod builder;
 mod cfi;
+mod code;
 mod compile;
 mod entries;
 mod go;

@@ -48,6 +48,8 @@ struct Tally {
     beyond_framehop: usize,
     /// `Unsupported`: said, never guessed. At most one in a hundred.
     unsupported: usize,
+    /// Followed through the code, where neither of the others has information.
+    from_code: usize,
     /// Anything else.
     differ: usize,
 }
@@ -166,6 +168,7 @@ impl Comparison<'_> {
             _ if by_gimli != Step::NoInfo => &mut tally.differ,
             _ if in_stubs(self.file, rip) => &mut tally.stubs,
             _ if near_function_end(&self.oracle, rip, context) => &mut tally.padding,
+            Step::Caller { .. } => &mut tally.from_code,
             _ => &mut tally.differ,
         };
         *counted += 1;

@@ -15,6 +15,7 @@ pub struct RowTable {
     rules: Vec<UnwindRule>,
     rows: PackedRows,
     losses: RowLosses,
+    from_code: bool,
 }
 
 impl RowTable {
@@ -32,7 +33,7 @@ impl RowTable {
                 return None;
             }
         }
-        Some(Self::from_parts(base, rules, packed, RowLosses::default()))
+        Some(Self::from_parts(base, rules, packed, RowLosses::default(), false))
     }
 
     pub(super) fn from_parts(
@@ -40,10 +41,11 @@ impl RowTable {
         rules: Vec<UnwindRule>,
         mut rows: PackedRows,
         losses: RowLosses,
+        from_code: bool,
     ) -> Self {
         rows.bytes.shrink_to_fit();
         rows.marks.shrink_to_fit();
-        Self { base, rules, rows, losses }
+        Self { base, rules, rows, losses, from_code }
     }
 
     /// ELF address that row starts are relative to (the lowest executable segment's `p_vaddr`).
@@ -74,6 +76,12 @@ impl RowTable {
     #[must_use]
     pub const fn losses(&self) -> RowLosses {
         self.losses
+    }
+
+    /// True if some of it was made from machine code.
+    #[must_use]
+    pub const fn is_from_code(&self) -> bool {
+        self.from_code
     }
 
     /// Heap memory that the table takes, bytes.

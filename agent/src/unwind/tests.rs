@@ -216,6 +216,7 @@ struct Tally {
     not_followed: usize,
     padding: usize,
     stubs: usize,
+    from_code: usize,
 }
 
 /// Compares at `count` random addresses of the executable segments.
@@ -256,6 +257,8 @@ fn compare(path: &Path, count: usize) -> Tally {
             (Step::NotFollowed, _) => tally.not_followed += 1,
             // The entry function is the root even where its CFI does not say so.
             (Step::End, _) if at_entry(&file, rip) => {}
+            // Followed through the code, which nobody else does.
+            (Step::Caller { .. }, Step::NoInfo) => tally.from_code += 1,
             // lld describes no stubs.
             (_, Step::NoInfo) if in_stubs(&file, rip) => tally.stubs += 1,
             (_, Step::NoInfo) if near_function_end(&oracle, rip, &mut context) => {

@@ -55,6 +55,15 @@ pub(super) fn keep_debug_frame(program: &Path) -> Result<(), String> {
     Ok(())
 }
 
+/// Takes the symbols of the C library away, as distributions do; those of the chain stay.
+pub(super) fn keep_own_symbols(program: &Path) -> Result<(), String> {
+    let mut command = Command::new(need::tool("VESTA_STRIP", "strip").ok_or("without strip")?);
+    let own = ["spin", "inner", "middle", "outer", "main"];
+    command.arg("--strip-all").args(own.map(|name| format!("--keep-symbol={name}")));
+    run(command.arg(program));
+    Ok(())
+}
+
 /// Moves the hot code into a second executable segment with a second `.eh_frame`, as large programs ship.
 pub(super) fn bolt(program: &Path) -> Result<(), String> {
     let tool = need::tool("VESTA_BOLT", "llvm-bolt-15")

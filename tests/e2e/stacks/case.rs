@@ -62,8 +62,6 @@ pub(super) enum Compiler {
 pub(super) enum Expect {
     /// Every caller up to the root.
     Complete,
-    /// Every caller of the chain, then a marker with this text: what is above has no unwind information.
-    UpTo(&'static str),
     /// The truth with its middle cut out, and this marker there.
     Truncated(&'static str),
     /// The leaf, then a marker with this text: nothing that the truth does not have.

@@ -42,7 +42,6 @@ pub(super) fn judge(
     wrong.extend(count_is(samples.len(), expected, late / wall).err());
     match case.expect {
         Expect::Complete => wrong.extend(complete(&judged, &row, case.right_min)),
-        Expect::UpTo(marker) => wrong.extend(up_to(&judged, &row, case.right_min, marker)),
         Expect::Truncated(marker) => {
             let so = |sample: &Observation, _: &Judgement| chain.is_truncated(sample, marker);
             wrong.extend(most(&judged, case.right_min, "cut in the middle alone", so));
@@ -75,23 +74,6 @@ fn row(case: &Case, judged: &[(&Observation, Judgement)], depth: Option<&Depth>)
 /// Every stack reaches its root under its true callers, and is named by them.
 fn complete(judged: &[(&Observation, Judgement)], row: &Row, right_min: f64) -> Vec<String> {
     let mut wrong = most(judged, right_min, "complete", |_, it| it.complete);
-    wrong.extend(named(judged, row));
-    wrong
-}
-
-/// Every stack has its true callers, then the marker.
-fn up_to(
-    judged: &[(&Observation, Judgement)],
-    row: &Row,
-    right_min: f64,
-    marker: &str,
-) -> Vec<String> {
-    // Where the loop looks at its clock, the leaf is in such code itself.
-    let in_leaf: Vec<_> = judged.iter().filter(|(_, it)| it.in_leaf).cloned().collect();
-    let mut wrong =
-        most(&in_leaf, right_min, "under their callers, then the marker", |sample, it| {
-            it.under_callers && sample.markers().any(|text| text == marker)
-        });
     wrong.extend(named(judged, row));
     wrong
 }

@@ -1,11 +1,8 @@
 //! Every case, as data, in batches that run at the same time.
 
-use super::build::{bolt, keep_debug_frame};
+use super::build::{bolt, keep_debug_frame, keep_own_symbols};
 use super::case::{Case, Compiler, Expect, Library, Opinion};
 use super::place::{copied, in_namespaces, in_overlay, in_squashfs, with_library};
-
-/// Where code has neither unwind information nor frame pointers.
-const NO_INFO: &str = "[unwind: no unwind info]";
 
 /// A library of two frames that any loader can map.
 const LIBRARY: Library = Library {
@@ -18,20 +15,19 @@ const LIBRARY: Library = Library {
 const STUBS: Library = Library { source: "plt_library.c", flags: &[], linked: true };
 
 /// How a program may be linked.
-pub(super) const LINKS: [Case; 10] = [
+pub(super) const LINKS: [Case; 11] = [
     Case::plain("pie", "C, position independent, glibc"),
     Case::plain("fixed", "C at a fixed address").flags(&["-no-pie", "-fno-pie"]),
     Case::plain("static", "static glibc").flags(&["-static"]).beside(Opinion::Gdb),
     Case::plain("static-pie", "static position independent glibc")
         .flags(&["-static-pie"])
         .beside(Opinion::Gdb),
-    Case::plain("musl", "musl, whose own code has no unwind information: ends above `main`")
+    Case::plain("musl", "musl, whose own code has no unwind information").by(Compiler::Musl),
+    Case::plain("musl-static", "static musl").by(Compiler::Musl).flags(&["-static"]),
+    Case::plain("musl-stripped", "static musl without unwind information and symbols but its own")
         .by(Compiler::Musl)
-        .expect(Expect::UpTo(NO_INFO)),
-    Case::plain("musl-static", "static musl, the same")
-        .by(Compiler::Musl)
-        .flags(&["-static"])
-        .expect(Expect::UpTo(NO_INFO)),
+        .flags(&["-static", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"])
+        .then(keep_own_symbols),
     Case::plain("lld", "linked by lld").flags(&["-fuse-ld=lld"]).needs("VESTA_LLD", "ld.lld"),
     Case::plain("lld-separate", "lld, `-z separate-code`")
         .flags(&["-fuse-ld=lld", "-Wl,-z,separate-code"])
@@ -43,7 +39,7 @@ pub(super) const LINKS: [Case; 10] = [
 ];
 
 /// Where unwind information comes from.
-pub(super) const TABLES: [Case; 3] = [
+pub(super) const TABLES: [Case; 4] = [
     Case::plain("debug-frame", "`.debug_frame` alone")
         .flags(&["-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables"])
         .then(keep_debug_frame)
@@ -54,11 +50,14 @@ pub(super) const TABLES: [Case; 3] = [
         "-fno-omit-frame-pointer",
         "-mno-omit-leaf-frame-pointer",
     ]),
+    Case::plain("nothing", "neither: rows from the code itself")
+        .flags(&["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"])
+        .beside(Opinion::None),
     Case::of("jit.c", "jit", "code made at run time, with frame pointers and a perf map"),
 ];
 
 /// Frames that are unlike others.
-pub(super) const FRAMES: [Case; 9] = [
+pub(super) const FRAMES: [Case; 10] = [
     Case::of("huge.c", "huge", "frames of 540 KiB").beside(Opinion::Gdb),
     Case::of("drap.c", "drap", "realigned frames (DRAP)"),
     Case::of("plt.c", "plt", "time in stubs of `.plt`")
@@ -78,6 +77,7 @@ pub(super) const FRAMES: [Case; 9] = [
     Case::of("assembly.c", "assembly", "assembly with an expression, as OpenSSL's"),
     Case::of("assembly.c", "assembly-register", "assembly that keeps its frame in a register")
         .flags(&["-DBY_REGISTER"]),
+    Case::of("coroutine.c", "coroutine", "on a stack made by `makecontext`"),
     Case::of("noreturn.c", "noreturn", "calls that end their functions"),
 ];
 
@@ -109,12 +109,11 @@ pub(super) const MOMENTS: [Case; 8] = [
     THREAD,
     Case::of("thread.c", "musl-thread", "a second thread of static musl")
         .by(Compiler::Musl)
-        .flags(&["-static", "-DMUSL"])
-        .expect(Expect::UpTo(NO_INFO)),
+        .flags(&["-static", "-DMUSL"]),
 ];
 
 /// Where the file may lie, and who may see it.
-pub(super) const PLACES: [Case; 8] = [
+pub(super) const PLACES: [Case; 9] = [
     Case::plain("deleted", "file deleted").flags(&["-DUNLINK"]).started(copied),
     Case::of("memfd.c", "memfd", "executable in a memfd"),
     Case::of("loader.c", "memfd-library", "library in a memfd")
@@ -125,6 +124,11 @@ pub(super) const PLACES: [Case; 8] = [
         .flags(&["-DDELETED"])
         .with(LIBRARY)
         .started(with_library),
+    Case::of("loader.c", "offset-library", "library mapped from inside a larger file, an archive")
+        .flags(&["-DOFFSET"])
+        .with(LIBRARY)
+        .started(with_library)
+        .beside(Opinion::None),
     Case::plain("namespaces", "other user, mount and PID namespaces").started(in_namespaces),
     Case::plain("overlay", "chroot on an overlay, other namespaces").started(in_overlay),
     Case::plain("squashfs", "from a mounted squashfs image").started(in_squashfs),

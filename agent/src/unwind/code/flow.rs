@@ -1,0 +1,340 @@
+//! Follows the control flow of one function through a region of code, with the [`State`] before each
+//! instruction. What cannot be true (a return that pops more or less than was pushed) says that a call on the way
+//! there does not return, or that no function begins where it was looked for.
+
+use super::state::{State, Value};
+use crate::limits::{UNWIND_CODE_CUTS_MAX, UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX};
+use hashbrown::{HashMap, HashSet};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
+    Register,
+};
+use std::ops::Range;
+
+/// Code that is looked at, with what is known of where functions begin.
+pub(super) struct Region<'c> {
+    decoder: Decoder<'c>,
+    pub(super) range: Range<u64>,
+    info: InstructionInfoFactory,
+    /// Where functions begin, for certain.
+    pub(super) entries: HashSet<u64>,
+    /// What never returns to its caller: functions, and slots of functions elsewhere.
+    endless: HashSet<u64>,
+    /// Instructions that may still be looked at.
+    pub(super) instructions_left: u64,
+}
+
+/// One instruction that was reached.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    state: State,
+    length: u8,
+    /// The instruction that it was first reached from.
+    from: u64,
+    /// True if that was a call, which may never return.
+    behind_call: bool,
+}
+
+/// What was found of one function.
+#[derive(Debug, Default)]
+pub(super) struct Function {
+    /// The instructions, in any order: where each lies and the state before it.
+    pub(super) code: Vec<(Range<u64>, State)>,
+    /// Functions that it calls or jumps to.
+    pub(super) callees: Vec<u64>,
+    /// Functions that return to its own caller.
+    pub(super) tails: Vec<u64>,
+    /// Code whose address it takes.
+    pub(super) pointers: Vec<u64>,
+    /// Jumps to places that are not known.
+    pub(super) switches: Vec<(u64, State)>,
+    /// True if it returns to its caller, which shows that all of it was understood.
+    pub(super) returns: bool,
+    /// True if it keeps registers of its caller.
+    pub(super) saves: bool,
+    /// True if it may go on elsewhere, and return from there.
+    goes_on: bool,
+}
+
+/// Why a function gives nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It cannot be one.
+    Contradiction,
+    /// A limit.
+    Limit,
+}
+
+/// A contradiction at this instruction.
+struct Wrong {
+    at: u64,
+}
+
+impl<'c> Region<'c> {
+    pub(super) fn new(start: u64, bytes: &'c [u8], instructions_left: u64) -> Self {
+        Self {
+            decoder: Decoder::with_ip(64, bytes, start, DecoderOptions::NONE),
+            range: start..start.saturating_add(bytes.len() as u64),
+            info: InstructionInfoFactory::new(),
+            entries: HashSet::new(),
+            endless: HashSet::new(),
+            instructions_left,
+        }
+    }
+
+    /// The instruction at an address; none if it is no valid one, or not whole in the region.
+    pub(super) fn decode(&mut self, at: u64) -> Option<Instruction> {
+        let into = usize::try_from(at.checked_sub(self.range.start)?).ok()?;
+        self.instructions_left = self.instructions_left.checked_sub(1)?;
+        self.decoder.set_position(into).ok()?;
+        self.decoder.set_ip(at);
+        self.decoder.can_decode().then_some(())?;
+        let code = self.decoder.decode();
+        (!code.is_invalid()).then_some(code)
+    }
+
+    /// Follows a function from `seed`.
+    pub(super) fn function(&mut self, seed: u64, state: State) -> Result<Function, Refusal> {
+        let mut cuts = HashSet::new();
+        loop {
+            let mut walk = Walk {
+                region: self,
+                seed,
+                cuts: &cuts,
+                nodes: HashMap::new(),
+                sure: Vec::new(),
+                behind_calls: Vec::new(),
+                found: Function::default(),
+            };
+            match walk.run(state) {
+                Ok(()) => {
+                    let found = walk.finish();
+                    if state == State::ENTRY && !found.returns && !found.goes_on {
+                        self.endless.insert(seed);
+                    }
+                    return Ok(found);
+                }
+                Err(wrong) => {
+                    if walk.region.instructions_left == 0
+                        || walk.nodes.len() >= UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX
+                        || cuts.len() >= UNWIND_CODE_CUTS_MAX
+                    {
+                        return Err(Refusal::Limit);
+                    }
+                    let call = walk.call_before(wrong.at).ok_or(Refusal::Contradiction)?;
+                    cuts.insert(call);
+                }
+            }
+        }
+    }
+}
+
+struct Walk<'r, 'c> {
+    region: &'r mut Region<'c>,
+    seed: u64,
+    /// Calls that do not return.
+    cuts: &'r HashSet<u64>,
+    nodes: HashMap<u64, Node>,
+    /// To be looked at; what lies behind calls comes last, so that other ways there are known before.
+    sure: Vec<u64>,
+    behind_calls: Vec<(u64, u64, State)>,
+    found: Function,
+}
+
+impl Walk<'_, '_> {
+    fn run(&mut self, state: State) -> Result<(), Wrong> {
+        self.reach(self.seed, self.seed, state, false)?;
+        loop {
+            while let Some(at) = self.sure.pop() {
+                self.look(at)?;
+            }
+            let Some((from, at, state)) = self.behind_calls.pop() else { return Ok(()) };
+            self.reach(from, at, state, true)?;
+        }
+    }
+
+    /// Control goes from one instruction to another, with this state.
+    fn reach(&mut self, from: u64, at: u64, state: State, call: bool) -> Result<(), Wrong> {
+        let Some(node) = self.nodes.get(&at) else {
+            if self.nodes.len() >= UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX {
+                return Err(Wrong { at: from });
+            }
+            self.nodes.insert(at, Node { state, length: 0, from, behind_call: call });
+            self.sure.push(at);
+            return Ok(());
+        };
+        if node.state == state {
+            return Ok(());
+        }
+        if let (Value::Frame(before), Value::Frame(now)) = (node.state.sp, state.sp)
+            && before != now
+        {
+            // Of two ways that disagree, the one behind a call is none. The other one was followed to its
+            // end before.
+            if call {
+                return Ok(());
+            }
+            if node.behind_call {
+                return Err(Wrong { at });
+            }
+            let call = self.call_before(from);
+            if call.is_some() && call != self.call_before(at) {
+                return Err(Wrong { at: from });
+            }
+        }
+        let Some(node) = self.nodes.get_mut(&at) else { return Ok(()) };
+        let joined = node.state.join(state);
+        if joined != node.state {
+            node.state = joined;
+            self.sure.push(at);
+        }
+        Ok(())
+    }
+
+    /// Takes one instruction.
+    fn look(&mut self, at: u64) -> Result<(), Wrong> {
+        let Some(code) = self.region.decode(at) else { return Err(Wrong { at }) };
+        let Some(node) = self.nodes.get_mut(&at) else { return Ok(()) };
+        node.length = u8::try_from(code.len()).unwrap_or(u8::MAX);
+        let before = node.state;
+        if let Value::Frame(depth) = before.sp
+            && depth < 8
+        {
+            return Err(Wrong { at });
+        }
+        let mut state = before;
+        match code.flow_control() {
+            FlowControl::Return => return self.leave(at, &code, before),
+            FlowControl::UnconditionalBranch => {
+                return self.jump(at, code.near_branch_target(), before);
+            }
+            FlowControl::IndirectBranch => return self.jump_indirectly(at, &code, before),
+            FlowControl::ConditionalBranch | FlowControl::XbeginXabortXend
+                if code.op0_kind() == OpKind::NearBranch64 =>
+            {
+                self.jump(at, code.near_branch_target(), before)?;
+            }
+            FlowControl::Exception | FlowControl::Interrupt => return Ok(()),
+            FlowControl::Call | FlowControl::IndirectCall => return self.call(at, &code, state),
+            _ if code.mnemonic() == Mnemonic::Hlt => return Ok(()),
+            _ => {}
+        }
+        state.step(&code, &mut self.region.info);
+        if code.mnemonic() == Mnemonic::Lea && code.is_ip_rel_memory_operand() {
+            self.found.pointers.push(code.ip_rel_memory_address());
+        }
+        self.found.saves |= before == State::ENTRY
+            && code.mnemonic() == Mnemonic::Push
+            && matches!(
+                code.op0_register(),
+                Register::RBX
+                    | Register::RBP
+                    | Register::R12
+                    | Register::R13
+                    | Register::R14
+                    | Register::R15
+            );
+        self.fall(at, code.next_ip(), state)
+    }
+
+    /// On to the next instruction.
+    fn fall(&mut self, at: u64, next: u64, state: State) -> Result<(), Wrong> {
+        if next != self.seed && self.region.entries.contains(&next) {
+            return self.tail(at, next, state);
+        }
+        self.reach(at, next, state, false)
+    }
+
+    fn jump(&mut self, at: u64, target: u64, state: State) -> Result<(), Wrong> {
+        if !self.region.range.contains(&target) {
+            self.found.goes_on = true;
+            return Ok(());
+        }
+        self.fall(at, target, state)
+    }
+
+    /// To another function, which returns to this one's caller.
+    fn tail(&mut self, at: u64, target: u64, state: State) -> Result<(), Wrong> {
+        if matches!(state.sp, Value::Frame(_)) && !state.is_unwound() {
+            return Err(Wrong { at });
+        }
+        self.found.callees.push(target);
+        if state.is_unwound() {
+            self.found.tails.push(target);
+        }
+        self.found.goes_on |= !self.region.endless.contains(&target);
+        Ok(())
+    }
+
+    fn jump_indirectly(&mut self, at: u64, code: &Instruction, state: State) -> Result<(), Wrong> {
+        if code.op0_kind() == OpKind::Register
+            && let Value::Address(target) = state.get(code.op0_register())
+        {
+            self.found.callees.push(target);
+            return self.jump(at, target, state);
+        }
+        self.found.goes_on = true;
+        // Through one slot of a table of functions.
+        if !code.is_ip_rel_memory_operand() {
+            self.found.switches.push((at, state));
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, at: u64, code: &Instruction, mut state: State) -> Result<(), Wrong> {
+        let next = code.next_ip();
+        let callee = callee(code);
+        if code.op0_kind() == OpKind::NearBranch64 {
+            self.found.callees.extend(callee);
+        }
+        state.step(code, &mut self.region.info);
+        let entered = next != self.seed && self.region.entries.contains(&next);
+        // A call of what follows pushes an address, or does not return.
+        let endless = callee.is_some_and(|to| to == next || self.region.endless.contains(&to));
+        if !entered && !endless && !self.cuts.contains(&at) {
+            self.behind_calls.push((at, next, state));
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, at: u64, code: &Instruction, state: State) -> Result<(), Wrong> {
+        self.found.goes_on = true;
+        let Value::Frame(_) = state.sp else { return Ok(()) };
+        if !state.is_unwound() || code.mnemonic() != Mnemonic::Ret {
+            return Err(Wrong { at });
+        }
+        self.found.returns = true;
+        Ok(())
+    }
+
+    /// The last call on the way on which an instruction was reached first.
+    fn call_before(&self, mut at: u64) -> Option<u64> {
+        for _ in 0..=self.nodes.len() {
+            let node = self.nodes.get(&at)?;
+            if node.behind_call {
+                return Some(node.from);
+            }
+            if node.from == at {
+                return None;
+            }
+            at = node.from;
+        }
+        None
+    }
+
+    fn finish(self) -> Function {
+        let mut found = self.found;
+        let range = |at: u64, node: &Node| at..at.saturating_add(u64::from(node.length));
+        found.code = self.nodes.iter().map(|(&at, node)| (range(at, node), node.state)).collect();
+        found
+    }
+}
+
+/// What a call calls: a function, or the slot where its address stands.
+fn callee(code: &Instruction) -> Option<u64> {
+    if code.is_ip_rel_memory_operand() {
+        return Some(code.ip_rel_memory_address());
+    }
+    let direct = code.mnemonic() == Mnemonic::Call && code.op0_kind() == OpKind::NearBranch64;
+    direct.then(|| code.near_branch_target())
+}

@@ -1,0 +1,170 @@
+//! Small pieces of code, each instruction with its bytes and the row that must hold before it: `sp+16` is a CFA of
+//! rsp + 16, `rbp-16` behind it says that the caller's rbp lies at CFA - 16, `-` that there is no row.
+
+use super::flow::Region;
+use super::{Canvas, Search};
+use agent_ebpf::{RuleKind, UnwindRule};
+
+const START: u64 = 0x1000;
+
+/// Instruction, bytes, row.
+type Line<'a> = (&'a str, &'a [u8], &'a str);
+
+fn text(rule: Option<UnwindRule>) -> String {
+    let Some(rule) = rule else { return "-".to_owned() };
+    let base = match rule.kind {
+        kind if kind == RuleKind::RspOffset as u8 => "sp",
+        kind if kind == RuleKind::RbpOffset as u8 => "bp",
+        _ => "other",
+    };
+    let rbp = match rule.rbp {
+        0 => String::new(),
+        words => format!(" rbp{}", i32::from(words) * 8),
+    };
+    format!("{base}+{}{rbp}", rule.offset)
+}
+
+/// The function at the start is known, the others have to be found.
+fn check(lines: &[Line<'_>]) {
+    let code: Vec<u8> = lines.iter().flat_map(|(_, bytes, _)| bytes.iter().copied()).collect();
+    let mut region = Region::new(START, &code, 10_000);
+    region.entries.insert(START);
+    let mut canvas = Canvas::new(&region.range);
+    Search::new(&mut region, &mut canvas).run();
+    let rows = canvas.rows();
+    let mut at = START;
+    for (instruction, bytes, expected) in lines {
+        let row = rows.partition_point(|&(start, _)| start <= at).checked_sub(1);
+        let found = text(row.and_then(|row| rows[row].1));
+        assert_eq!(found, *expected, "{at:#x}: {instruction}");
+        at += bytes.len() as u64;
+    }
+}
+
+#[test]
+fn pushes_and_room_for_variables() {
+    check(&[
+        ("push %rbp", &[0x55], "sp+8"),
+        ("push %rbx", &[0x53], "sp+16"),
+        ("sub $0x18,%rsp", &[0x48, 0x83, 0xec, 0x18], "sp+24"),
+        ("mov %rdi,%rbp", &[0x48, 0x89, 0xfd], "sp+48"),
+        ("call *%rax", &[0xff, 0xd0], "sp+48 rbp-16"),
+        ("add $0x18,%rsp", &[0x48, 0x83, 0xc4, 0x18], "sp+48 rbp-16"),
+        ("pop %rbx", &[0x5b], "sp+24 rbp-16"),
+        ("pop %rbp", &[0x5d], "sp+16 rbp-16"),
+        ("ret", &[0xc3], "sp+8"),
+    ]);
+}
+
+#[test]
+fn frames_by_rbp_that_are_aligned_and_grow() {
+    check(&[
+        ("push %rbp", &[0x55], "sp+8"),
+        ("mov %rsp,%rbp", &[0x48, 0x89, 0xe5], "sp+16"),
+        ("and $-32,%rsp", &[0x48, 0x83, 0xe4, 0xe0], "bp+16 rbp-16"),
+        ("sub %rax,%rsp", &[0x48, 0x29, 0xc4], "bp+16 rbp-16"),
+        ("call *%rax", &[0xff, 0xd0], "bp+16 rbp-16"),
+        ("leave", &[0xc9], "bp+16 rbp-16"),
+        ("ret", &[0xc3], "sp+8"),
+    ]);
+}
+
+#[test]
+fn both_ways_of_a_branch() {
+    check(&[
+        ("test %edi,%edi", &[0x85, 0xff], "sp+8"),
+        ("je cold", &[0x74, 0x08], "sp+8"),
+        ("sub $8,%rsp", &[0x48, 0x83, 0xec, 0x08], "sp+8"),
+        ("add $8,%rsp", &[0x48, 0x83, 0xc4, 0x08], "sp+16"),
+        ("cold: ret", &[0xc3], "sp+8"),
+    ]);
+}
+
+#[test]
+fn ways_that_disagree_have_no_row() {
+    check(&[
+        ("push %rbx", &[0x53], "sp+8"),
+        ("test %edi,%edi", &[0x85, 0xff], "sp+16"),
+        ("je join", &[0x74, 0x01], "sp+16"),
+        ("push %rax", &[0x50], "sp+16"),
+        ("join: xor %eax,%eax", &[0x31, 0xc0], "-"),
+        ("jmp *%rax", &[0xff, 0xe0], "-"),
+    ]);
+}
+
+/// What lies behind such a call is another function's.
+#[test]
+fn calls_that_never_return() {
+    check(&[
+        ("push %rbx", &[0x53], "sp+8"),
+        ("test %edi,%edi", &[0x85, 0xff], "sp+16"),
+        ("je fail", &[0x74, 0x02], "sp+16"),
+        ("pop %rbx", &[0x5b], "sp+16"),
+        ("ret", &[0xc3], "sp+8"),
+        ("fail: call *%rax", &[0xff, 0xd0], "sp+16"),
+        ("other: push %rcx", &[0x51], "sp+8"),
+        ("pop %rcx", &[0x59], "sp+16"),
+        ("ret", &[0xc3], "sp+8"),
+    ]);
+}
+
+#[test]
+fn targets_of_a_jump_through_a_table() {
+    check(&[
+        ("push %rbx", &[0x53], "sp+8"),
+        ("jmp *%rax", &[0xff, 0xe0], "sp+16"),
+        ("xor %eax,%eax", &[0x31, 0xc0], "sp+16"),
+        ("pop %rbx", &[0x5b], "sp+16"),
+        ("ret", &[0xc3], "sp+8"),
+        ("mov $1,%eax", &[0xb8, 1, 0, 0, 0], "sp+16"),
+        ("pop %rbx", &[0x5b], "sp+16"),
+        ("ret", &[0xc3], "sp+8"),
+    ]);
+}
+
+/// As musl begins a program: the jump goes to code that nothing names.
+#[test]
+fn jumps_to_an_address_that_was_taken() {
+    check(&[
+        ("push %rbx", &[0x53], "sp+8"),
+        ("lea there(%rip),%rax", &[0x48, 0x8d, 0x05, 0x03, 0, 0, 0], "sp+16"),
+        ("pop %rbx", &[0x5b], "sp+16"),
+        ("jmp *%rax", &[0xff, 0xe0], "sp+8"),
+        ("there: push %rbx", &[0x53], "sp+8"),
+        ("call *%rdi", &[0xff, 0xd7], "sp+16"),
+        ("hlt", &[0xf4], "sp+16"),
+    ]);
+}
+
+/// Its caller's rows may need rbp.
+#[test]
+fn a_lost_rbp_has_no_row() {
+    check(&[
+        ("push %rbx", &[0x53], "sp+8"),
+        ("xor %ebp,%ebp", &[0x31, 0xed], "sp+16"),
+        ("call *%rax", &[0xff, 0xd0], "-"),
+        ("hlt", &[0xf4], "-"),
+    ]);
+}
+
+/// Code that pops what it did not push was not called: a coroutine's, a virtual machine's.
+#[test]
+fn code_that_nobody_calls_has_no_row() {
+    check(&[
+        ("pop %rbx", &[0x5b], "-"),
+        ("pop %rcx", &[0x59], "-"),
+        ("jmp *%rcx", &[0xff, 0xe1], "-"),
+        ("jmp *(%rbp)", &[0xff, 0x65, 0x00], "-"),
+    ]);
+}
+
+#[test]
+fn a_stack_pointer_kept_in_another_register() {
+    check(&[
+        ("mov %rsp,%r11", &[0x49, 0x89, 0xe3], "sp+8"),
+        ("sub $0x40,%rsp", &[0x48, 0x83, 0xec, 0x40], "sp+8"),
+        ("mov %rdi,(%rsp)", &[0x48, 0x89, 0x3c, 0x24], "sp+72"),
+        ("lea 0(%r11),%rsp", &[0x49, 0x8d, 0x63, 0x00], "sp+72"),
+        ("ret", &[0xc3], "sp+8"),
+    ]);
+}
