@@ -116,7 +116,7 @@ pub const TABLE_KEEP_NS: u64 = 5_000_000_000;
 pub const TABLE_NO_ROOM_NS: u64 = 10_000_000_000;
 /// Time before a table that waits for evicted memory is loaded again, nanoseconds: the delay after which
 /// the kernel side uses memory again, and one poll.
-pub const TABLE_PARKED_NS: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 20_000_000;
+pub const TABLE_PARKED_NS: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_000_000;
 /// Attempts to load a parked table: after each, more is evicted, because the free chunks must be in one
 /// piece.
 pub const TABLE_PARKED_ATTEMPTS_MAX: u32 = 4;

@@ -29,6 +29,10 @@ pub struct Counters {
     pub notes_lost: u64,
     /// Processes whose mappings were dropped because they executed another program.
     pub execs: u64,
+    /// Forked processes that got their parent's entry.
+    pub inherited: u64,
+    /// Forked processes that did not, though their parent had one: the ring was full, or the map.
+    pub inherited_missed: u64,
     /// Children of processes in the filter that found it full: not sampled.
     pub children_missed: u64,
     /// Nanoseconds in the sampler, by its own clock.

@@ -9,7 +9,7 @@ pub mod unwind;
 
 pub use counters::{Counters, UserRegisters};
 pub use outcome::Outcome;
-pub use sample::{FRAME_EXACT, RecordKind, SampleHeader, StackTail, UnknownMapping};
+pub use sample::{FRAME_EXACT, Inherited, RecordKind, SampleHeader, StackTail, UnknownMapping};
 pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};
 pub use unwind::{REGISTERS, RULE_BYTES, RuleKind, UnwindRule};
 

@@ -1,5 +1,7 @@
 //! Records as they lie in the ring buffer.
 
+use crate::tables::ProcessEntry;
+
 /// Set in a user frame whose address is exact: the interrupted leaf, or the frame that a signal
 /// interrupted. Frames without it hold return addresses and are looked up at minus one.
 /// User addresses are below 2^47 (2^56 with five-level paging), so the bit is free.
@@ -15,6 +17,8 @@ pub enum RecordKind {
     UnknownMapping = 2,
     /// As `Sample`; behind the frames a [`StackTail`] and as many bytes of the user stack as it says.
     SampleWithStack = 3,
+    /// An [`Inherited`].
+    Inherited = 4,
 }
 
 /// The head of an on-CPU sample.
@@ -82,6 +86,23 @@ pub struct UnknownMapping {
     pub time_ns: u64,
 }
 
+/// A process was forked and is walked by its parent's entry until it has one of its own. Written before the
+/// child's entry, which is made only if the ring took this record: so the agent knows every entry that
+/// points to a layout, and keeps the layout.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    /// [`RecordKind::Inherited`].
+    pub kind: u32,
+    /// The child's process id in the initial PID namespace.
+    pub tgid: u32,
+    /// `CLOCK_MONOTONIC`, nanoseconds, read before the parent's entry was.
+    pub time_ns: u64,
+    /// The parent's entry.
+    pub entry: ProcessEntry,
+}
+
+const _: () = assert!(size_of::<Inherited>() == 24);
 const _: () = assert!(size_of::<SampleHeader>() == 64);
 const _: () = assert!(size_of::<UnknownMapping>() == 24);
 const _: () = assert!(size_of::<StackTail>() == 32);

@@ -24,22 +24,28 @@ pub(super) fn send(counters: *mut Counters, tgid: u32, address: u64, time_ns: u6
     // SAFETY: as for the read.
     unsafe { slot.write(super::maps::NoteSlot { key, time_ns }) };
     let note = UnknownMapping { kind: RecordKind::UnknownMapping as u32, tgid, address, time_ns };
-    // SAFETY: the helper copies `size_of` bytes from the stack.
-    let result = unsafe {
-        bpf_ringbuf_output(
-            (&raw const RECORDS).cast_mut().cast(),
-            (&raw const note).cast_mut().cast(),
-            size_of::<UnknownMapping>() as u64,
-            u64::from(BPF_RB_FORCE_WAKEUP),
-        )
-    };
-    if result == 0 {
+    if output(&note, BPF_RB_FORCE_WAKEUP) {
         // SAFETY: as above.
         unsafe { (*counters).notes += 1 };
     } else {
         // SAFETY: as above.
         unsafe { (*counters).notes_lost += 1 };
     }
+}
+
+/// Puts a record into the ring; false if it is full.
+#[inline(always)]
+pub(super) fn output<T>(record: &T, flags: u32) -> bool {
+    // SAFETY: the helper copies `size_of` bytes of the record, which has no padding.
+    let result = unsafe {
+        bpf_ringbuf_output(
+            (&raw const RECORDS).cast_mut().cast(),
+            (&raw const *record).cast_mut().cast(),
+            size_of::<T>() as u64,
+            u64::from(flags),
+        )
+    };
+    result == 0
 }
 
 /// Forgets the note of a whole process: what was said of the program before exec does not hold back

@@ -5,7 +5,10 @@ use super::{CopiedStack, RawSample, Record, UserFrame};
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::limits::STACK_BYTES_MAX;
-use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind, SampleHeader, StackTail, UnknownMapping};
+use agent_ebpf::{
+    FRAME_EXACT, Inherited, Outcome, ProcessEntry, RecordKind, SampleHeader, StackTail,
+    UnknownMapping,
+};
 use std::mem::offset_of;
 
 /// Reads a little-endian number of `N` bytes at `offset`, if it lies inside.
@@ -32,7 +35,8 @@ pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
 
 /// True if the record says that it is a note, not a sample.
 pub(super) fn is_note(bytes: &[u8]) -> bool {
-    u32_at(bytes, 0) == Some(RecordKind::UnknownMapping as u32)
+    let kind = u32_at(bytes, 0);
+    kind == Some(RecordKind::UnknownMapping as u32) || kind == Some(RecordKind::Inherited as u32)
 }
 
 /// The record in `bytes`; `None` if it is none of ours.
@@ -42,6 +46,8 @@ pub(super) fn record(bytes: &[u8]) -> Option<Record> {
         sample(bytes, kind == RecordKind::SampleWithStack as u32).map(Record::Sample)
     } else if kind == RecordKind::UnknownMapping as u32 {
         unknown_mapping(bytes)
+    } else if kind == RecordKind::Inherited as u32 {
+        inherited(bytes)
     } else {
         None
     }
@@ -105,5 +111,22 @@ fn unknown_mapping(bytes: &[u8]) -> Option<Record> {
         pid: Pid(u32_at(bytes, offset_of!(UnknownMapping, tgid))?),
         address: (address != 0).then_some(AbsAddr(address)),
         time: MonotonicNs(u64_at(bytes, offset_of!(UnknownMapping, time_ns))?),
+    })
+}
+
+fn inherited(bytes: &[u8]) -> Option<Record> {
+    const ENTRY: usize = offset_of!(Inherited, entry);
+    if bytes.len() != size_of::<Inherited>() {
+        return None;
+    }
+    let entry = ProcessEntry {
+        generation: u32_at(bytes, ENTRY + offset_of!(ProcessEntry, generation))?,
+        first_page: u16_at(bytes, ENTRY + offset_of!(ProcessEntry, first_page))?,
+        pages: u16_at(bytes, ENTRY + offset_of!(ProcessEntry, pages))?,
+    };
+    Some(Record::Inherited {
+        pid: Pid(u32_at(bytes, offset_of!(Inherited, tgid))?),
+        entry,
+        time: MonotonicNs(u64_at(bytes, offset_of!(Inherited, time_ns))?),
     })
 }

@@ -18,13 +18,21 @@ pub(super) struct Loaded {
     pub(super) registers: UserRegisters,
     /// True if the programs sample only who is in the filter.
     pub(super) filtered: bool,
+    /// True if the programs can tell a forked process and one that is gone.
+    pub(super) knows_tasks: bool,
 }
 
 /// Loads the first form that the kernel takes.
 pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfError> {
     let object = object::OBJECT.ok_or(BpfError::NotBuilt)?;
     raise_memlock();
-    let filter = filter_offsets(options);
+    let tasks = task_offsets();
+    if tasks.is_none() {
+        tracing::warn!(
+            "the kernel says nothing of its types: forked processes are not known at once, and whom nobody asked for is sampled, then dropped"
+        );
+    }
+    let filtered = tasks.is_some() && options.pid_filter.is_some();
     let mut attempts = Vec::new();
     let mut errno = None;
     for &(form, registers) in &VARIANTS {
@@ -36,10 +44,13 @@ pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfErro
         if !form_wanted || options.user_registers.is_some_and(|wanted| wanted != registers) {
             continue;
         }
-        let switches = Switches { registers, ring_bytes, filter };
+        let switches = Switches { registers, ring_bytes, filtered, tasks };
         let mut ebpf = load_object(object, options, &switches)?;
         match load_form(&mut ebpf, form) {
-            Ok(()) => return Ok(Loaded { ebpf, form, registers, filtered: filter.is_some() }),
+            Ok(()) => {
+                let knows_tasks = tasks.is_some();
+                return Ok(Loaded { ebpf, form, registers, filtered, knows_tasks });
+            }
             Err(error) => {
                 errno = source_errno(&error);
                 attempts.push((form, in_short(&error)));
@@ -73,26 +84,20 @@ fn raise_memlock() {
 struct Switches {
     registers: UserRegisters,
     ring_bytes: u32,
-    /// Offsets of `pid` and `tgid` in a task, if only some processes are sampled.
-    filter: Option<(u32, u32)>,
+    /// Only some processes are sampled.
+    filtered: bool,
+    /// Offsets of `pid` and `tgid` in a task.
+    tasks: Option<(u32, u32)>,
 }
 
-/// Where a task keeps its numbers, if there is a filter. Without type information children could not be told
-/// by the programs: then they sample everybody, and the reader drops who is not wanted.
-fn filter_offsets(options: &Options) -> Option<(u32, u32)> {
-    options.pid_filter.as_ref()?;
+/// Where a task keeps its numbers. Without type information forked processes cannot be told by the programs.
+fn task_offsets() -> Option<(u32, u32)> {
     let offset = |field| super::btf::kernel_field_offset("task_struct", field);
-    let offsets = offset("pid").zip(offset("tgid"));
-    if offsets.is_none() {
-        tracing::warn!(
-            "the kernel says nothing of its types: every process is sampled, then dropped"
-        );
-    }
-    offsets
+    offset("pid").zip(offset("tgid"))
 }
 
 fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<Ebpf, BpfError> {
-    let &Switches { registers, ring_bytes, filter } = switches;
+    let &Switches { registers, ring_bytes, filtered, tasks } = switches;
     let level = if options.verifier_log {
         VerifierLogLevel::VERBOSE | VerifierLogLevel::STATS
     } else {
@@ -104,9 +109,9 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         UserRegisters::KernelStack => task_stack_offset()?,
     };
     let registers = registers as u32;
-    let filtered = u32::from(filter.is_some());
-    let (pid_offset, tgid_offset) = filter.unwrap_or_default();
-    let filter_entries = filter.map_or(1, |_| limit32(FILTER_PROCESSES_MAX));
+    let filter_entries = if filtered { limit32(FILTER_PROCESSES_MAX) } else { 1 };
+    let filtered = u32::from(filtered);
+    let (pid_offset, tgid_offset) = tasks.unwrap_or_default();
     let kernel_threads = u32::from(options.kernel_threads);
     // Off, the verifier drops the messages as code that cannot be reached, and their ring is one page.
     let (log_level, log_bytes): (u8, u32) =
@@ -171,11 +176,11 @@ pub(super) fn sampler(ebpf: &mut Ebpf, form: Form) -> Result<&ProgramFd, BpfErro
     perf_event(ebpf, name).and_then(|program| program.fd()).map_err(|_not_loaded| missing)
 }
 
-/// Loads and attaches the program that drops the mappings of a process at exec, and where there is a filter
-/// those that keep it.
-pub(super) fn attach_lifecycle(ebpf: &mut Ebpf, filtered: bool) -> Result<(), BpfError> {
+/// Loads and attaches the programs that keep what is known of processes: dropped at exec and at the end,
+/// handed on at fork.
+pub(super) fn attach_lifecycle(ebpf: &mut Ebpf, knows_tasks: bool) -> Result<(), BpfError> {
     attach(ebpf, "process_exec", "sched_process_exec")?;
-    if filtered {
+    if knows_tasks {
         attach(ebpf, "process_fork", "sched_process_fork")?;
         attach(ebpf, "process_free", "sched_process_free")?;
     }

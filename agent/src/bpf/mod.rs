@@ -23,7 +23,7 @@ pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
-use agent_ebpf::{Outcome, UserRegisters};
+use agent_ebpf::{Outcome, ProcessEntry, UserRegisters};
 
 /// How the sampler is loaded.
 #[derive(Clone, Debug)]
@@ -247,6 +247,15 @@ pub enum Record {
         /// Address.
         address: Option<AbsAddr>,
         /// When.
+        time: MonotonicNs,
+    },
+    /// The programs gave a forked process its parent's entry.
+    Inherited {
+        /// The child.
+        pid: Pid,
+        /// The entry.
+        entry: ProcessEntry,
+        /// When, before the entry was read.
         time: MonotonicNs,
     },
     /// A lifecycle record.

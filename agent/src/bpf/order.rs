@@ -52,7 +52,7 @@ fn rank(record: &Record) -> u8 {
     match record {
         Record::Process(ProcessEvent::Lost { .. }) => 0,
         Record::Process(_) => 1,
-        Record::UnknownMapping { .. } => 2,
+        Record::UnknownMapping { .. } | Record::Inherited { .. } => 2,
         Record::Sample(_) => 3,
     }
 }

@@ -32,6 +32,8 @@ pub struct Sampler {
     counters: PerCpuArray<MapData, Counters>,
     filter: HashMap<MapData, u32, u8>,
     order: Order,
+    /// Every record of an earlier time has been handed out.
+    complete_until: MonotonicNs,
     form: Form,
     registers: UserRegisters,
     map_bytes: u64,
@@ -58,11 +60,11 @@ impl Sampler {
         let cpus = online_cpus()?;
         let ring_bytes =
             options.ring_bytes.unwrap_or_else(|| ring_bytes(&cpus, options.frequency_hz));
-        let loader::Loaded { mut ebpf, form, registers, filtered } =
+        let loader::Loaded { mut ebpf, form, registers, filtered, knows_tasks } =
             loader::load(options, ring_bytes)?;
         let map_bytes = loader::map_bytes(&ebpf)?;
         let (lifecycle, build_ids) = open_lifecycle(&cpus)?;
-        loader::attach_lifecycle(&mut ebpf, filtered)?;
+        loader::attach_lifecycle(&mut ebpf, knows_tasks)?;
         let clocks = cpus.iter().map(|cpu| CpuClock::open(*cpu, options.frequency_hz));
         let clocks = clocks.collect::<Result<Vec<_>, _>>()?;
         let program = loader::sampler(&mut ebpf, form)?;
@@ -78,6 +80,7 @@ impl Sampler {
             counters: loader::take_map(&mut ebpf, "COUNTERS")?,
             filter: loader::take_map(&mut ebpf, "FILTER")?,
             order: Order::default(),
+            complete_until: MonotonicNs(0),
             form,
             registers,
             map_bytes,
@@ -132,7 +135,15 @@ impl Sampler {
         let drained = self.drain();
         // If samples are left in the ring, what was written up to the last one is all that is known.
         let known = drained.last.filter(|_| drained.more).map_or(before, |last| last.min(before));
-        Ok(self.order.deliver(known, each))
+        let handed_out = self.order.deliver(known, each);
+        self.complete_until = MonotonicNs(known.0.saturating_sub(ORDER_SLACK_NS));
+        Ok(handed_out)
+    }
+
+    /// Every record that was written before this time has been handed out.
+    #[must_use]
+    pub fn complete_until(&self) -> MonotonicNs {
+        self.complete_until
     }
 
     /// Hands out everything that was written so far, without waiting.
@@ -281,6 +292,10 @@ impl Sampler {
                 Some(Record::UnknownMapping { pid, address, time }) => {
                     drained.last = Some(time);
                     self.order.push(time, Record::UnknownMapping { pid, address, time });
+                }
+                Some(Record::Inherited { pid, entry, time }) => {
+                    drained.last = Some(time);
+                    self.order.push(time, Record::Inherited { pid, entry, time });
                 }
                 None if decode::is_note(&item) => self.lifecycle_malformed += 1,
                 Some(Record::Process(_)) | None => self.malformed += 1,

@@ -66,6 +66,8 @@ fn add(total: &mut Counters, more: &Counters) {
     total.notes_lost += more.notes_lost;
     total.execs += more.execs;
     total.run_ns += more.run_ns;
+    total.inherited += more.inherited;
+    total.inherited_missed += more.inherited_missed;
     total.children_missed += more.children_missed;
     total.roots += more.roots;
     total.roots_unknown += more.roots_unknown;

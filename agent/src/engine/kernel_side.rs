@@ -2,9 +2,10 @@
 
 use crate::address::{Generation, Pid};
 use crate::bpf::{BpfError, Record, Sampler, Statistics, TableId, Tables, WalkMapping};
+use crate::clock::MonotonicNs;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
-use agent_ebpf::UnwindRule;
+use agent_ebpf::{ProcessEntry, UnwindRule};
 use std::time::Duration;
 
 /// A source of records in the order of their times.
@@ -26,6 +27,9 @@ pub trait Sampling {
     /// # Errors
     /// If waiting fails.
     fn poll(&mut self, timeout: Duration, each: &mut dyn FnMut(Record)) -> Result<(), BpfError>;
+
+    /// Every record that was written before this time has been handed out.
+    fn complete_until(&self) -> MonotonicNs;
 
     /// Hands out everything that was written so far.
     fn flush(&mut self, each: &mut dyn FnMut(Record));
@@ -51,6 +55,10 @@ impl Sampling for Sampler {
 
     fn poll(&mut self, timeout: Duration, each: &mut dyn FnMut(Record)) -> Result<(), BpfError> {
         Self::poll(self, timeout, &mut |record| each(record)).map(drop)
+    }
+
+    fn complete_until(&self) -> MonotonicNs {
+        Self::complete_until(self)
     }
 
     fn flush(&mut self, each: &mut dyn FnMut(Record)) {
@@ -91,6 +99,14 @@ impl WalkTables for Tables {
         mappings: &[WalkMapping],
     ) -> Result<usize, WalkTableError> {
         Ok(Self::set_process(self, pid, generation, mappings)?)
+    }
+
+    fn inherit(&mut self, pid: Pid, entry: ProcessEntry) -> bool {
+        Self::inherit(self, pid, entry)
+    }
+
+    fn records_known_until(&mut self, time: MonotonicNs) {
+        Self::records_known_until(self, time);
     }
 
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {

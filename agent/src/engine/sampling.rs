@@ -267,6 +267,7 @@ impl Engine {
             }
             self.state_needs();
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
+            self.tables.records_known_until(self.sampler.complete_until());
             self.walk_held(MonotonicNs(0));
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
@@ -407,6 +408,7 @@ impl Intake {
                     self.needs.missed.push((pid, time));
                 }
             }
+            Record::Inherited { pid, entry, time } => self.processes.inherited(pid, entry, time),
             Record::Process(ProcessEvent::KernelSymbol { time, event }) => {
                 if let Some(regions) = &self.kernel_regions {
                     regions.apply(event, time);

@@ -95,6 +95,8 @@ pub(super) struct Instance {
     pub(super) published: bool,
     /// The kernel side was offered mappings of it, if only of a program before.
     pub(super) held: bool,
+    /// Its published mappings are those that its parent had when it forked it.
+    pub(super) inherited: bool,
     /// It is looked at later, and published if it still lives.
     pub(super) young: bool,
     /// `/proc/PID/maps` is not read again before this time.
@@ -119,6 +121,7 @@ impl Instance {
             dirty: false,
             published: false,
             held: false,
+            inherited: false,
             young: false,
             read_after: MonotonicNs(0),
             read_interval_ns: MAPS_READ_INTERVAL_NS_MIN,
@@ -182,6 +185,7 @@ impl Instance {
         self.leader_ended = false;
         self.kernel_thread = false; // helpers of the kernel begin as one of its threads
         self.published = false;
+        self.inherited = false;
         self.read_after = MonotonicNs(0);
         self.read_interval_ns = MAPS_READ_INTERVAL_NS_MIN;
         let old = self.image();
@@ -294,10 +298,20 @@ impl Image {
 
     /// The mappings were published as `generation`.
     pub(super) fn publish(&mut self, generation: Generation, at: MonotonicNs) {
+        self.inherit(generation, Arc::clone(&self.set), at);
+    }
+
+    /// These mappings, which the parent had, are the process's own since `at`.
+    pub(super) fn inherit(
+        &mut self,
+        generation: Generation,
+        set: Arc<MappingSet>,
+        at: MonotonicNs,
+    ) {
         if self.published.len() >= GENERATIONS_PER_IMAGE_MAX {
             self.published.remove(0);
         }
-        self.published.push(Published { generation, set: Arc::clone(&self.set), at });
+        self.published.push(Published { generation, set, at });
     }
 
     /// Forgets generations that were replaced before `time`.

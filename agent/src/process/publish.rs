@@ -17,7 +17,7 @@ use crate::clock::{MonotonicNs, monotonic_now};
 use crate::normalize::{MappedFile, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
-use agent_ebpf::{RuleKind, UnwindRule};
+use agent_ebpf::{ProcessEntry, RuleKind, UnwindRule};
 use budget::{Budget, State};
 use hashbrown::{HashMap, HashSet};
 use retry::Retries;
@@ -61,6 +61,12 @@ pub trait WalkTables {
         generation: Generation,
         mappings: &[WalkMapping],
     ) -> Result<usize, WalkTableError>;
+
+    /// The programs gave a forked process its parent's entry. False if it is to be published.
+    fn inherit(&mut self, pid: Pid, entry: ProcessEntry) -> bool;
+
+    /// Every record that was written before `time` was taken in, and [`Self::inherit`] called.
+    fn records_known_until(&mut self, time: MonotonicNs);
 
     /// Forgets a process.
     ///
@@ -214,6 +220,12 @@ impl Publisher {
     /// Publishes everything that changed: processes that ended, tables that are made, processes whose
     /// mappings are new or whose tables came.
     pub fn refresh(&mut self, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
+        // Before those that ended: a child may be among them.
+        for (pid, entry) in processes.take_inherited() {
+            if !kernel.inherit(pid, entry) {
+                processes.mark_dirty(pid);
+            }
+        }
         self.forget_ended(processes, kernel);
         for pid in processes.take_replaced() {
             self.waits.forget(pid);

@@ -18,6 +18,7 @@ use crate::limits::{
     PUBLISH_LATER_NS, START_TOLERANCE_NS,
 };
 use crate::normalize::{ProcessIdentity, ProcessKey};
+use agent_ebpf::ProcessEntry;
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,6 +95,8 @@ pub struct ProcessTable {
     /// Ended instances, in the order of their ends.
     ended: VecDeque<(MonotonicNs, Pid)>,
     unpublish: Vec<Pid>,
+    /// Processes that the programs gave an entry of the kernel side.
+    inherited: Vec<(Pid, ProcessEntry)>,
     /// Processes that run another program since they were asked about.
     replaced: Vec<Pid>,
     checks: VecDeque<Pid>,
@@ -121,6 +124,7 @@ impl ProcessTable {
             young: VecDeque::new(),
             ended: VecDeque::new(),
             unpublish: Vec::new(),
+            inherited: Vec::new(),
             replaced: Vec::new(),
             checks: VecDeque::new(),
             reads: VecDeque::new(),
@@ -171,9 +175,13 @@ impl ProcessTable {
         }
     }
 
-    /// A stack of this process could not be walked: if it was to be published later, it is now.
+    /// A stack of this process could not be walked: if it was to be published later, or goes by what it
+    /// inherited, it is published now.
     pub fn needed(&mut self, pid: Pid) {
-        if self.live(pid).is_some_and(|instance| std::mem::take(&mut instance.young)) {
+        let later = |instance: &mut Instance| {
+            std::mem::take(&mut instance.young) | std::mem::take(&mut instance.inherited)
+        };
+        if self.live(pid).is_some_and(later) {
             self.mark_dirty(pid);
         }
     }
@@ -238,9 +246,14 @@ impl ProcessTable {
         dirty
     }
 
-    /// Which processes ended and are to be taken out of the kernel side.
+    /// Which processes ended, or run another program, and are to be taken out of the kernel side.
     pub fn take_ended(&mut self) -> Vec<Pid> {
         std::mem::take(&mut self.unpublish)
+    }
+
+    /// Which processes got an entry of the kernel side from who forked them.
+    pub fn take_inherited(&mut self) -> Vec<(Pid, ProcessEntry)> {
+        std::mem::take(&mut self.inherited)
     }
 
     /// Which processes run another program now: what was missing of the one before is not any more.
@@ -284,6 +297,7 @@ impl ProcessTable {
         let now = monotonic_now();
         if let Some(instance) = self.live(pid) {
             instance.published = true;
+            instance.inherited = false;
             instance.held = true;
             instance.image().publish(generation, now);
         }

@@ -1,15 +1,21 @@
 //! Layouts of address spaces: what the mappings of a process look like to the walker. Processes with
 //! equal layouts (workers forked from one parent) share the pages.
+//!
+//! A layout that no process has any more stays, with its tables, for a while: walks that began before may
+//! read it, and the programs may have given it to a child that is yet to be told of. It goes when every
+//! record that was written [`REUSE_DELAY_NS`] after its last process left it has been taken in.
 
 use super::super::{BpfError, MappingUnwind, TableId, WalkMapping};
 use super::slab_map::SlabMap;
 use super::space::Space;
 use crate::clock::MonotonicNs;
-use agent_ebpf::MappingPage;
-use agent_ebpf::limits::{MAPPING_PAGES_MAX, MAPPING_PAGES_PER_PROCESS_MAX, MAPPINGS_PER_PAGE};
+use agent_ebpf::limits::{
+    MAPPING_PAGES_MAX, MAPPING_PAGES_PER_PROCESS_MAX, MAPPINGS_PER_PAGE, REUSE_DELAY_NS,
+};
+use agent_ebpf::{MappingPage, ProcessEntry};
 use aya::maps::{Array, MapData};
-use std::collections::HashMap;
-use std::collections::hash_map::{Entry, RandomState};
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher as _;
 use std::ops::Range;
 
@@ -26,6 +32,8 @@ pub(super) struct Layout {
     pub(super) pages: Range<usize>,
     pub(super) tables: Vec<TableId>,
     processes: u32,
+    /// When its last process left it.
+    left: MonotonicNs,
 }
 
 /// All layouts.
@@ -35,6 +43,10 @@ pub(super) struct Layouts {
     starts: Box<[u64; MAPPING_PAGES_MAX]>,
     space: Space,
     layouts: HashMap<LayoutKey, Layout>,
+    /// The layout that begins at a page.
+    at_page: HashMap<usize, LayoutKey>,
+    /// Layouts that lost their last process, in the order of the times.
+    leaving: VecDeque<(MonotonicNs, LayoutKey)>,
     keys: (RandomState, RandomState),
 }
 
@@ -49,11 +61,13 @@ impl Layouts {
             starts: Box::new([0; MAPPING_PAGES_MAX]),
             space: Space::new(MAPPING_PAGES_MAX),
             layouts: HashMap::new(),
+            at_page: HashMap::new(),
+            leaving: VecDeque::new(),
             keys: (RandomState::new(), RandomState::new()),
         }
     }
 
-    /// Pages in use, and layouts in them.
+    /// Pages in use, and layouts in them, those that are about to go included.
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.space.used(), self.layouts.len())
     }
@@ -69,21 +83,30 @@ impl Layouts {
         Some(layout.pages.clone())
     }
 
+    /// One more process with the layout that an entry points to, if that exists.
+    pub(super) fn share_at(&mut self, entry: ProcessEntry) -> Option<(LayoutKey, &Layout)> {
+        let key = *self.at_page.get(&usize::from(entry.first_page))?;
+        let layout = self.layouts.get_mut(&key)?;
+        layout.processes += 1;
+        Some((key, layout))
+    }
+
     /// Writes a new layout, with one process.
     pub(super) fn write(
         &mut self,
         key: LayoutKey,
         pages: &[MappingPage],
         tables: Vec<TableId>,
-        now: MonotonicNs,
     ) -> Result<Range<usize>, BpfError> {
         let full = BpfError::Full { what: "pages for mappings", limit: MAPPING_PAGES_MAX };
-        let run = self.space.take(pages.len(), now).ok_or(full)?;
+        let run = self.space.take(pages.len()).ok_or(full)?;
         let written = self.write_pages(pages, run.clone());
         if written.is_err() {
             self.space.give_back(run.clone());
         } else {
-            self.layouts.insert(key, Layout { pages: run.clone(), tables, processes: 1 });
+            let left = MonotonicNs(0);
+            self.layouts.insert(key, Layout { pages: run.clone(), tables, processes: 1, left });
+            self.at_page.insert(run.start, key);
         }
         written.map(|()| run)
     }
@@ -96,17 +119,33 @@ impl Layouts {
         self.starts_map.set(0, self.starts.as_ref(), 0).map_err(BpfError::map("PAGE_STARTS"))
     }
 
-    /// One process less. The tables of the layout, if that was its last one.
-    pub(super) fn release(&mut self, key: LayoutKey, now: MonotonicNs) -> Vec<TableId> {
-        let Entry::Occupied(mut entry) = self.layouts.entry(key) else { return Vec::new() };
-        let layout = entry.get_mut();
+    /// One process less.
+    pub(super) fn release(&mut self, key: LayoutKey, now: MonotonicNs) {
+        let Some(layout) = self.layouts.get_mut(&key) else { return };
         layout.processes -= 1;
-        if layout.processes > 0 {
-            return Vec::new();
+        if layout.processes == 0 {
+            layout.left = now;
+            self.leaving.push_back((now, key));
         }
-        let layout = entry.remove();
-        self.space.retire(layout.pages, now);
-        layout.tables
+    }
+
+    /// Gives back what was left long enough before `time`, up to which all records were taken in. The tables
+    /// of those layouts.
+    pub(super) fn expire(&mut self, time: MonotonicNs) -> Vec<TableId> {
+        let mut tables = Vec::new();
+        let over = |left: &MonotonicNs| left.plus(REUSE_DELAY_NS) <= time;
+        while let Some((left, key)) = self.leaving.pop_front_if(|(left, _)| over(left)) {
+            // Somebody may have it again, and may have left it again.
+            let gone = |layout: &Layout| layout.processes == 0 && layout.left == left;
+            if self.layouts.get(&key).is_some_and(gone)
+                && let Some(layout) = self.layouts.remove(&key)
+            {
+                self.at_page.remove(&layout.pages.start);
+                self.space.give_back(layout.pages);
+                tables.extend(layout.tables);
+            }
+        }
+        tables
     }
 }
 

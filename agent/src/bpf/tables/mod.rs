@@ -112,7 +112,7 @@ impl Tables {
         let numbers = self.intern(table.rules(), now)?;
         let lead = needs_lead(table).then_some((0, 0));
         let rows = table.rows().map(|(pc, index)| (pc, numbers[usize::from(index)]));
-        match self.rows.write(lead.into_iter().chain(rows), chunks_of(table), now) {
+        match self.rows.write(lead.into_iter().chain(rows), chunks_of(table)) {
             Ok(chunks) => {
                 let id = TableId(self.next_table);
                 self.next_table = self.next_table.wrapping_add(1);
@@ -141,7 +141,7 @@ impl Tables {
         self.rules.rule(number).ok_or(BpfError::NoTable(id))
     }
 
-    /// Removes a table; its memory is used again when no process refers to it any more.
+    /// Removes a table; its memory is used again when no layout refers to it any more.
     pub fn remove(&mut self, id: TableId) {
         if let Some(table) = self.tables.get_mut(&id) {
             table.removed = true;
@@ -173,14 +173,38 @@ impl Tables {
             pages: u16::try_from(pages.len()).expect("at most 128"),
         };
         if let Err(error) = self.processes_map.insert(pid.0, entry, 0) {
-            self.release_layout(key, now);
+            self.layouts.release(key, now);
             return Err(process_error(error));
         }
         if let Some(old) = self.processes.insert(pid, key) {
             // Writing the new one may have waited for the kernel: walks use the old one until now.
-            self.release_layout(old, monotonic_now());
+            self.layouts.release(old, monotonic_now());
         }
         Ok(left_out)
+    }
+
+    /// The programs gave `pid` its parent's entry at fork: the layout is the child's too. False if mappings are
+    /// to be published for it: it has others, or did not get the entry after all, or a table is to go.
+    pub fn inherit(&mut self, pid: Pid, entry: ProcessEntry) -> bool {
+        if self.processes.contains_key(&pid) {
+            return false;
+        }
+        let Some((key, layout)) = self.layouts.share_at(entry) else { return false };
+        self.processes.insert(pid, key);
+        let tables = layout.tables.iter().filter_map(|id| self.tables.get(id));
+        !tables.into_iter().any(|table| table.removed)
+    }
+
+    /// Every record that was written before `time` was taken in, and [`Self::inherit`] called for all who
+    /// inherited: what was left long enough before is used again.
+    pub fn records_known_until(&mut self, time: MonotonicNs) {
+        let now = monotonic_now();
+        for id in self.layouts.expire(time) {
+            if let Some(table) = self.tables.get_mut(&id) {
+                table.layouts -= 1;
+            }
+            self.drop_if_unused(id, now);
+        }
     }
 
     /// Forgets a process.
@@ -194,7 +218,7 @@ impl Tables {
             Err(error) => Err(process_error(error)),
         };
         if let Some(key) = self.processes.remove(&pid) {
-            self.release_layout(key, monotonic_now());
+            self.layouts.release(key, monotonic_now());
         }
         removed
     }
@@ -214,6 +238,18 @@ impl Tables {
             layouts,
             pages,
         }
+    }
+
+    /// What the programs see of a process.
+    #[cfg(test)]
+    pub(super) fn entry(&self, pid: Pid) -> Option<ProcessEntry> {
+        self.processes_map.get(&pid.0, 0).ok()
+    }
+
+    /// Processes that the programs see.
+    #[cfg(test)]
+    pub(super) fn entries(&self) -> usize {
+        self.processes_map.keys().filter(Result::is_ok).count()
     }
 
     fn intern(&mut self, rules: &[UnwindRule], now: MonotonicNs) -> Result<Vec<u16>, BpfError> {
@@ -264,7 +300,7 @@ impl Tables {
         }
         tables.sort_unstable();
         tables.dedup();
-        let run = self.layouts.write(key, &pages, tables.clone(), now)?;
+        let run = self.layouts.write(key, &pages, tables.clone())?;
         for id in tables {
             if let Some(table) = self.tables.get_mut(&id) {
                 table.layouts += 1;
@@ -307,21 +343,12 @@ impl Tables {
         self.intern_one(rule, now)
     }
 
-    fn release_layout(&mut self, key: LayoutKey, now: MonotonicNs) {
-        for id in self.layouts.release(key, now) {
-            if let Some(table) = self.tables.get_mut(&id) {
-                table.layouts -= 1;
-            }
-            self.drop_if_unused(id, now);
-        }
-    }
-
     fn drop_if_unused(&mut self, id: TableId, now: MonotonicNs) {
         let unused = |table: &Table| table.removed && table.layouts == 0;
         if self.tables.get(&id).is_some_and(unused)
             && let Some(table) = self.tables.remove(&id)
         {
-            self.rows.retire(table.chunks, now);
+            self.rows.give_back(table.chunks);
             self.release_rules(&table.rules, now);
         }
     }

@@ -3,7 +3,6 @@
 use super::super::BpfError;
 use super::slab_map::SlabMap;
 use super::space::Space;
-use crate::clock::MonotonicNs;
 use agent_ebpf::Chunk;
 use agent_ebpf::limits::CHUNKS_MAX;
 use aya::maps::{Array, MapData};
@@ -38,10 +37,9 @@ impl Rows {
         &mut self,
         rows: impl Iterator<Item = (u32, u16)>,
         count: usize,
-        now: MonotonicNs,
     ) -> Result<Range<usize>, BpfError> {
         let full = BpfError::Full { what: "chunks for unwind rows", limit: self.chunks_max };
-        let run = self.space.take(count, now).ok_or(full)?;
+        let run = self.space.take(count).ok_or(full)?;
         let written = self.write_chunks(rows, run.clone());
         if written.is_err() {
             self.space.give_back(run.clone());
@@ -80,8 +78,8 @@ impl Rows {
         Ok(row.and_then(|row| chunk.rules.get(row)).copied().unwrap_or(0))
     }
 
-    /// Gives the chunks of a table back, whose last user is gone.
-    pub(super) fn retire(&mut self, run: Range<usize>, now: MonotonicNs) {
-        self.space.retire(run, now);
+    /// Gives the chunks of a table back, that no layout refers to.
+    pub(super) fn give_back(&mut self, run: Range<usize>) {
+        self.space.give_back(run);
     }
 }

@@ -8,7 +8,7 @@ use crate::bpf::{
 };
 use crate::clock::MonotonicNs;
 use crate::limits::ORDER_SLACK_NS;
-use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind};
+use agent_ebpf::{FRAME_EXACT, Outcome, ProcessEntry, RecordKind};
 
 /// A sample with one kernel frame, an exact user frame and a return address.
 fn sample_bytes() -> Vec<u8> {
@@ -115,6 +115,21 @@ fn a_note_has_an_address_or_means_the_process() {
         |address| Some(Record::UnknownMapping { pid: Pid(42), address, time: MonotonicNs(7) });
     assert_eq!(note(0), expected(None));
     assert_eq!(note(0x1000), expected(Some(AbsAddr(0x1000))));
+}
+
+#[test]
+fn a_child_inherits_an_entry() {
+    let entry = ProcessEntry { generation: 9, first_page: 300, pages: 2 };
+    let mut bytes = Vec::new();
+    bytes.extend((RecordKind::Inherited as u32).to_ne_bytes());
+    bytes.extend(42_u32.to_ne_bytes());
+    bytes.extend(7_u64.to_ne_bytes());
+    bytes.extend(9_u32.to_ne_bytes());
+    bytes.extend([300_u16, 2].map(u16::to_ne_bytes).concat());
+    let expected = Record::Inherited { pid: Pid(42), entry, time: MonotonicNs(7) };
+    assert_eq!(decode::record(&bytes), Some(expected));
+    assert!(decode::is_note(&bytes));
+    assert_eq!(decode::record(&bytes[..20]), None);
 }
 
 /// A perf record: header, body, and the trailer with pid, tid and time.

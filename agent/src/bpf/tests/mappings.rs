@@ -5,6 +5,8 @@ use super::run::{PLAIN, cannot_run, load, next_generation, options, outcomes, ru
 use super::target::{TableLoader, Target};
 use crate::address::{AbsAddr, Generation, Pid};
 use crate::bpf::{FormChoice, MappingUnwind, Options, Sampler, WalkMapping};
+use crate::clock::monotonic_now;
+use agent_ebpf::limits::REUSE_DELAY_NS;
 use agent_ebpf::{Outcome, RuleKind, UnwindRule};
 
 /// A mapping of all user space.
@@ -108,6 +110,7 @@ fn processes_with_equal_layouts_share_it_and_a_removed_table_stays_while_it_is_u
     assert!(refused.is_err(), "a removed table is not given out again");
     tables.remove_process(second).unwrap();
     tables.remove_process(second).unwrap(); // twice is no error: exec may have been first
+    tables.records_known_until(monotonic_now().plus(REUSE_DELAY_NS));
     let sizes = tables.sizes();
     assert_eq!(
         (sizes.layouts, sizes.pages, sizes.processes, sizes.tables, sizes.rules),

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod filter;
+mod forks;
 mod ledger;
 mod mappings;
 mod programs;

@@ -13,7 +13,7 @@ use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::host::Host;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
-use agent_ebpf::{Counters, Outcome, RuleKind, UnwindRule};
+use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -73,6 +73,10 @@ impl Sampling for FakeKernel {
         Ok(())
     }
 
+    fn complete_until(&self) -> MonotonicNs {
+        monotonic_now()
+    }
+
     fn flush(&mut self, each: &mut dyn FnMut(Record)) {
         let mut script = self.0.lock().unwrap();
         assert!(!script.running, "the clocks stand before the last records are taken");
@@ -109,6 +113,12 @@ impl WalkTables for FakeKernel {
         self.0.lock().unwrap().published.push(pid);
         Ok(0)
     }
+
+    fn inherit(&mut self, _pid: Pid, _entry: ProcessEntry) -> bool {
+        true
+    }
+
+    fn records_known_until(&mut self, _time: MonotonicNs) {}
 
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
         self.0.lock().unwrap().removed.push(pid);

@@ -12,7 +12,7 @@ use crate::process::files::Files;
 use crate::process::looks::Looks;
 use crate::process::table::ProcessTable;
 use crate::unwind::RowTable;
-use agent_ebpf::RuleKind;
+use agent_ebpf::{ProcessEntry, RuleKind};
 use hashbrown::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +58,13 @@ impl WalkTables for FakeTables {
         self.processes.insert(pid, (generation, mappings.to_vec()));
         Ok(0)
     }
+
+    fn inherit(&mut self, pid: Pid, entry: ProcessEntry) -> bool {
+        self.processes.insert(pid, (Generation(entry.generation), Vec::new()));
+        true
+    }
+
+    fn records_known_until(&mut self, _time: MonotonicNs) {}
 
     fn remove_process(&mut self, pid: Pid) -> Result<(), WalkTableError> {
         self.processes.remove(&pid);

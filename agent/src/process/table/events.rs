@@ -1,13 +1,15 @@
 //! What a lifecycle record, or a note of the sampler, changes.
 
 use super::ProcessTable;
-use crate::address::{AbsAddr, FileId, Pid, Tid};
+use crate::address::{AbsAddr, FileId, Generation, Pid, Tid};
 use crate::bpf::ProcessEvent;
 use crate::clock::MonotonicNs;
 use crate::limits::{INSTANCES_MAX, START_TOLERANCE_NS};
 use crate::process::files::reported_mapping;
 use crate::process::instance::{Instance, Reported};
+use agent_ebpf::ProcessEntry;
 use proto::BuildId;
+use std::sync::Arc;
 
 impl ProcessTable {
     /// Takes one lifecycle record.
@@ -114,6 +116,31 @@ impl ProcessTable {
         self.changed(pid);
     }
 
+    /// The programs gave a forked process its parent's published mappings. It gives them back when it ends;
+    /// if nothing is known of it, at once.
+    pub fn inherited(&mut self, pid: Pid, entry: ProcessEntry, time: MonotonicNs) {
+        self.inherited.push((pid, entry));
+        if self.live(pid).is_none() && self.is_tracked(pid) {
+            self.discover(pid, time); // the record of its fork was lost
+        }
+        let generation = Generation(entry.generation);
+        let parent = self.live(pid).map(|instance| instance.parent);
+        let parents = parent.and_then(|parent| self.instances.get(&parent));
+        let mut images = parents.into_iter().flatten().flat_map(|instance| &instance.images);
+        let set = images.find_map(|image| image.of_generation(generation)).map(Arc::clone);
+        let Some(instance) = self.live(pid) else {
+            self.unpublish.push(pid);
+            return;
+        };
+        instance.held = true;
+        // It may run another program by now, as far as `/proc` told.
+        if let (Some(set), [image]) = (set, &mut instance.images[..]) {
+            image.inherit(generation, set, time);
+            instance.published = true;
+            instance.inherited = true;
+        }
+    }
+
     pub(super) fn executed(&mut self, pid: Pid, time: MonotonicNs, comm: String) {
         if !self.is_tracked(pid) {
             return;
@@ -126,6 +153,10 @@ impl ProcessTable {
         }
         if let Some(instance) = self.live(pid) {
             instance.executed(time, comm);
+            // What was published is not read any more, and would keep its tables in memory.
+            if !instance.published && std::mem::take(&mut instance.held) {
+                self.unpublish.push(pid);
+            }
             self.replaced.push(pid);
         }
         self.changed(pid);

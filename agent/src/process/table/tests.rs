@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 mod executable;
+mod forked;
 mod silent;
 mod time;
 
