@@ -11,6 +11,7 @@ use crate::host_load::{Load, Part};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tests::agent::AgentOptions;
+use tests::metrics::{Metrics, Reading};
 use tests::native::{Files, thread_root};
 use tests::observation::{Frame, Observation, observations};
 use tests::profiles::now_ns;
@@ -18,27 +19,38 @@ use tests::statistics::as_f64;
 use tests::{Agent, Sink, need, readme};
 
 const FREQUENCY_HZ: u32 = 499;
-/// How long the load runs, and from when on it counts. The agent under test is hardly optimised and
-/// makes its tables beside ten busy threads: node's 0.4 million rows take it some seconds.
+/// How long the load runs, and from when on it counts.
 const SECONDS: u32 = 26;
-const WARM_UP_NS: u64 = 7_000_000_000;
+const WARM_UP_NS: u64 = 2_000_000_000;
 
-/// Native stacks of programs that live longer than a moment, and frames that a symbol covers. The goal is 0.995; a
-/// stack is lost where a process or a library is so new that the walker has no table for it yet.
-const COMPLETE_SHARE_MIN: f64 = 0.99;
+/// Native stacks of programs that live longer than a moment, and frames that a symbol covers. The agent under test
+/// is hardly optimised and makes its tables beside ten busy threads.
+const COMPLETE_SHARE_MIN: f64 = 0.995;
 const NAMED_SHARE_MIN: f64 = 0.99;
 /// Compilers are hundreds of processes of some milliseconds (`as`, `ld`, `collect2`), each of them unknown until its
-/// first records were read.
+/// first records were read; what is missing is mostly in `_init` and `frame_dummy`, which nothing describes, and in
+/// the loader's `_dl_runtime_resolve`.
 const COMPILERS: [&str; 2] = ["gcc", "rustc"];
-const COMPLETE_SHARE_OF_COMPILERS_MIN: f64 = 0.93;
+const COMPLETE_SHARE_OF_COMPILERS_MIN: f64 = 0.985;
 /// Has call frame information for a fiftieth of its code and keeps frame pointers only in some of the rest: its
 /// figures are shown and vary (0.41 and 1.00 complete in two runs).
 const BROWSER: &str = "chromium";
 /// Causes of a part that are shown, and characters of the stack that shows one.
-const CAUSES_SHOWN: usize = 5;
+const CAUSES_SHOWN: usize = 10;
 const SHOWN_CHARS_MAX: usize = 300;
 /// Samples of a part, for its figures to mean anything.
 const SAMPLES_MIN: usize = 100;
+
+/// Metrics that say what became of new processes and their stacks.
+const NEW_FIGURES: [&str; 7] = [
+    "processes_inherited_total",
+    "processes_inherited_missed_total",
+    "stacks_copied_total",
+    "stacks_held_back_total",
+    "stacks_walked_total",
+    "stacks_overdue_total",
+    "stacks_without_room_total",
+];
 
 /// Between these two lines of README.md stands the table.
 const BEGIN: &str = "<!-- host: VESTA_BLESS=1 cargo xtask test host -->";
@@ -78,12 +90,16 @@ fn a_host_at_work() {
 /// Runs everything once; the error says what is too little.
 fn run(parts: &[Part], thread_root: (String, u64)) -> Result<(), String> {
     let sink = Sink::start();
-    let agent = Agent::start(&sink.url(), &AgentOptions::at(FREQUENCY_HZ));
+    let metrics = Metrics::somewhere();
+    let arguments = metrics.arguments();
+    let options = AgentOptions { arguments, ..AgentOptions::at(FREQUENCY_HZ) };
+    let agent = Agent::start(&sink.url(), &options);
     let from_ns = now_ns() + WARM_UP_NS;
     let load = Load::start(parts);
     std::thread::sleep(Duration::from_secs(SECONDS.into()));
     let to_ns = now_ns();
     let ended = load.end();
+    show(&metrics.read());
     agent.stop();
     let all = observations(&sink.requests());
     let mut truth = Truth { files: Files::default(), thread_root, figures: BTreeMap::new() };
@@ -93,6 +109,13 @@ fn run(parts: &[Part], thread_root: (String, u64)) -> Result<(), String> {
         }
     }
     truth.check(parts)
+}
+
+/// What became of processes and stacks that were new.
+fn show(reading: &Reading) {
+    let one = |name: &&str| format!("{name} {}", reading.get(name));
+    let shown: Vec<String> = NEW_FIGURES.iter().map(one).collect();
+    need::figure(&shown.join(", "));
 }
 
 /// What is known of right answers, and what was counted.

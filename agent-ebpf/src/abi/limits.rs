@@ -31,20 +31,26 @@ pub const FRAMES_PER_TAIL_CALL: usize = 8;
 pub const FRAMES_PER_CLOCK_READ: usize = 32;
 
 /// Pages of user stack that travel with a sample whose table is not there yet: the first one from the
-/// stack pointer up, so 12 to 16 KiB. Most stacks of a program that has just begun fit.
-pub const STACK_PAGES_MAX: usize = 4;
+/// stack pointer up, so 24 to 28 KiB. Most stacks of a program that has just begun fit; 16 KiB were too little
+/// for a regular expression that a Rust program compiles when it begins. The record is in a value of
+/// a per-CPU map, see [`PER_CPU_VALUE_BYTES_MAX`].
+pub const STACK_PAGES_MAX: usize = 7;
 /// Size of a page, bytes.
 pub const PAGE_BYTES: usize = 4096;
 /// Bytes of user stack that travel with a sample.
 pub const STACK_BYTES_MAX: usize = STACK_PAGES_MAX * PAGE_BYTES;
 /// Frames of both halves with which a copy of the stack is still made; a power of two, because the
 /// programs mask the index.
-pub const STACK_FRAMES_MAX: usize = 1024;
-/// Copies of the stack that one CPU may make at once (128 KiB of the ring buffer).
+pub const STACK_FRAMES_MAX: usize = 256;
+/// Largest value of a per-CPU map, bytes (kernel include/linux/percpu.h, `PCPU_MIN_UNIT_SIZE`).
+pub const PER_CPU_VALUE_BYTES_MAX: usize = 32 << 10;
+/// Copies of the stack that one CPU may make at once (224 KiB of the ring buffer, if they are deep).
 pub const STACK_BURST: u64 = 8;
-/// Time after which a CPU may make one more copy of the stack, in nanoseconds: 20 a second, as often as
-/// the usual clock fires.
-pub const STACK_INTERVAL_NS: u64 = 50_000_000;
+/// Time after which a CPU may make one more copy of the stack, in nanoseconds, at least: 20 a second, as often
+/// as the usual clock fires.
+pub const STACK_INTERVAL_NS_MAX: u64 = 50_000_000;
+/// The same for a faster clock, whose every tick may make one, in nanoseconds: 500 a second at most.
+pub const STACK_INTERVAL_NS_MIN: u64 = 2_000_000;
 
 /// Smallest ring buffer that is chosen, in bytes: it also holds the notes of a start.
 pub const RING_BYTES_MIN: u32 = 256 << 10;
@@ -56,7 +62,7 @@ pub const RING_BYTES_PER_SAMPLE: u32 = 1 << 10;
 /// tables of a large binary on a busy host is away for a second or two.
 pub const RING_SECONDS: u32 = 4;
 /// What is added to the ring buffer's size for copies of the stack, bytes for each CPU.
-pub const RING_BYTES_FOR_STACKS: u32 = 128 << 10;
+pub const RING_BYTES_FOR_STACKS: u32 = 224 << 10;
 /// Time in which one process and page is noted as unknown at most once, in nanoseconds: longer than
 /// reading `/proc/PID/maps` takes, shorter than anyone waits.
 pub const NOTE_INTERVAL_NS: u64 = 10_000_000;

@@ -4,8 +4,9 @@ use super::roots::Thread;
 use super::walker::{RecentRule, State};
 use agent_ebpf::limits::{
     CHUNKS_MAX, FILTER_PROCESSES_MAX, MAPPING_PAGES_MAX, NOTE_SLOTS, PAGE_SLAB_PAGES,
-    PAGE_SLABS_MAX, PROCESSES_MAX, RECENT_RULES, RECORD_FRAMES, RING_BYTES_MIN, ROOT_THREADS_MAX,
-    RULES_MAX, SLAB_CHUNKS, SLABS_MAX, STACK_BYTES_MAX, STACK_FRAMES_MAX,
+    PAGE_SLABS_MAX, PER_CPU_VALUE_BYTES_MAX, PROCESSES_MAX, RECENT_RULES, RECORD_FRAMES,
+    RING_BYTES_MIN, ROOT_THREADS_MAX, RULES_MAX, SLAB_CHUNKS, SLABS_MAX, STACK_BYTES_MAX,
+    STACK_FRAMES_MAX, STACK_INTERVAL_NS_MAX,
 };
 use agent_ebpf::{Chunk, Counters, MappingPage, ProcessEntry, SampleHeader, StackTail, UnwindRule};
 use aya_ebpf::Global;
@@ -34,6 +35,8 @@ pub(super) struct Scratch {
     pub(super) stacks_spent_ns: u64,
     pub(super) record: Record,
 }
+
+const _: () = assert!(size_of::<Scratch>() <= PER_CPU_VALUE_BYTES_MAX);
 
 /// The last note of a (process, page).
 #[repr(C)]
@@ -90,7 +93,7 @@ pub(super) static USER_REGISTERS: Global<u32> = Global::new(1);
 /// Offset of `task_struct.stack`, for `UserRegisters::KernelStack`.
 #[unsafe(no_mangle)]
 pub(super) static TASK_STACK_OFFSET: Global<u32> = Global::new(0);
-/// Offsets of `task_struct.pid` and `task_struct.tgid`, for the children of processes in `FILTER`.
+/// Offsets of `task_struct.pid` and `task_struct.tgid`, where the kernel says them.
 #[unsafe(no_mangle)]
 pub(super) static TASK_PID_OFFSET: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
@@ -101,6 +104,9 @@ pub(super) static FILTERED: Global<u32> = Global::new(0);
 /// 1: kernel threads are sampled.
 #[unsafe(no_mangle)]
 pub(super) static KERNEL_THREADS: Global<u32> = Global::new(1);
+/// Time after which a CPU may make one more copy of a stack.
+#[unsafe(no_mangle)]
+pub(super) static STACK_INTERVAL_NS: Global<u64> = Global::new(STACK_INTERVAL_NS_MAX);
 /// The reader is woken when more bytes than this wait: a quarter of the ring.
 #[unsafe(no_mangle)]
 pub(super) static WAKE_BYTES: Global<u64> = Global::new(RING_BYTES_MIN as u64 / 4);

@@ -292,7 +292,7 @@ fn ship(scratch: *mut Scratch, counters: *mut Counters) {
     let waiting = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
     // The reader looks often enough by itself; it is woken only when the ring fills faster than that.
     let flags = if waiting > WAKE_BYTES.load() { BPF_RB_FORCE_WAKEUP } else { BPF_RB_NO_WAKEUP };
-    if stacks::wanted(state.outcome) {
+    if stacks::wanted(state) {
         bytes += stacks::append(scratch, counters, frames, waiting);
     }
     const RECORD_BYTES: u64 = size_of::<Record>() as u64;

@@ -1,20 +1,23 @@
 //! Copies of the user stack that travel with a sample whose tables are not there yet, so that the agent can
 //! walk it when they have come. Few: a token bucket holds them back, and a ring that fills.
 
-use super::maps::{Record, Scratch, WAKE_BYTES};
-use agent_ebpf::limits::{
-    PAGE_BYTES, STACK_BURST, STACK_FRAMES_MAX, STACK_INTERVAL_NS, STACK_PAGES_MAX,
-};
+use super::maps::{Record, STACK_INTERVAL_NS, Scratch, WAKE_BYTES};
+use super::walker::{State, UserMemory};
+use agent_ebpf::limits::{PAGE_BYTES, STACK_BURST, STACK_FRAMES_MAX, STACK_PAGES_MAX};
 use agent_ebpf::verifier::{below, limit32, low32, place};
 use agent_ebpf::{Counters, Outcome, RecordKind, StackTail};
 use aya_ebpf::helpers::generated::bpf_probe_read_user;
 use core::ffi::c_void;
 use core::mem::offset_of;
 
-/// True for a walk that a table would have taken further.
+/// True for a walk that a table would have taken further. Where the mapping is not known, it may be new, or
+/// the walk has lost its way in code that nobody describes: then its last address is any number.
 #[inline(always)]
-pub(super) fn wanted(outcome: u32) -> bool {
-    outcome == Outcome::ProcessUnknown as u32 || outcome == Outcome::TablePending as u32
+pub(super) fn wanted(state: &State) -> bool {
+    let outcome = state.outcome;
+    outcome == Outcome::ProcessUnknown as u32
+        || outcome == Outcome::TablePending as u32
+        || outcome == Outcome::MappingUnknown as u32 && state.walk.is_plausible(&UserMemory)
 }
 
 /// Puts the stack behind the record's `frames`; how many bytes the record grew by. `waiting`: bytes in the
@@ -67,8 +70,9 @@ fn take_token(scratch: *mut Scratch) -> bool {
     let now_ns = unsafe { (*scratch).state.start_ns };
     // SAFETY: as above.
     let spent_ns = unsafe { &mut (*scratch).stacks_spent_ns };
-    let oldest_ns = now_ns.saturating_sub(STACK_BURST * STACK_INTERVAL_NS);
-    let next_ns = (*spent_ns).max(oldest_ns).wrapping_add(STACK_INTERVAL_NS);
+    let interval_ns = STACK_INTERVAL_NS.load();
+    let oldest_ns = now_ns.saturating_sub(STACK_BURST * interval_ns);
+    let next_ns = (*spent_ns).max(oldest_ns).wrapping_add(interval_ns);
     if next_ns > now_ns {
         return false;
     }

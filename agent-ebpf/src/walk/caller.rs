@@ -135,7 +135,7 @@ fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> 
 /// True if the instruction before `ip` can be a call (Intel's manual, volume 2, CALL: E8 with four bytes, or FF
 /// with 2 in the middle of the next byte), or if `ip` is where a signal handler returns to.
 #[inline(always)]
-fn behind_call(memory: &impl Memory, ip: u64) -> bool {
+pub(super) fn behind_call(memory: &impl Memory, ip: u64) -> bool {
     const RETURN_FROM_SIGNAL: u32 = 0x0fc0_c748; // mov $15, %rax
     let Some(code) = memory.code_before(ip) else { return true };
     // `FF /2` at 2, 3, 4, 6 or 7 bytes before the end.

@@ -104,6 +104,13 @@ impl Walk {
         self.innermost = 0;
     }
 
+    /// True if there is code at the frame's address, as far as anybody can tell without a table: it was
+    /// interrupted there, or the address lies behind a call.
+    #[inline(always)]
+    pub fn is_plausible(&self, memory: &impl Memory) -> bool {
+        self.exact == 1 || caller::behind_call(memory, self.ip)
+    }
+
     /// Goes to the caller of the current frame.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 use super::error::source_errno;
 use super::{BpfError, Form, FormChoice, Options, object};
 use agent_ebpf::UserRegisters;
-use agent_ebpf::limits::FILTER_PROCESSES_MAX;
+use agent_ebpf::limits::{FILTER_PROCESSES_MAX, STACK_INTERVAL_NS_MAX, STACK_INTERVAL_NS_MIN};
 use agent_ebpf::verifier::limit32;
 use aya::maps::{Map, MapData, ProgramArray};
 use aya::programs::{PerfEvent, ProgramError, ProgramFd, RawTracePoint};
@@ -117,6 +117,9 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
     let (log_level, log_bytes): (u8, u32) =
         if options.bpf_log { (5, 128 << 10) } else { (0, 4096) };
     let wake_bytes = u64::from(ring_bytes / 4);
+    // A stack for each tick of a usual clock.
+    let period_ns = 1_000_000_000 / u64::from(options.frequency_hz.max(1));
+    let stack_interval_ns = period_ns.clamp(STACK_INTERVAL_NS_MIN, STACK_INTERVAL_NS_MAX);
     EbpfLoader::new()
         .btf(None)
         .verifier_log_level(level)
@@ -131,6 +134,7 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         .override_global("TASK_TGID_OFFSET", &tgid_offset, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)
         .override_global("WAKE_BYTES", &wake_bytes, true)
+        .override_global("STACK_INTERVAL_NS", &stack_interval_ns, true)
         .load(object)
         .map_err(|source| BpfError::Object { source: Box::new(source) })
 }

@@ -25,8 +25,9 @@ pub struct HeldCounts {
 #[derive(Debug)]
 pub(super) struct HeldSample {
     pub(super) sample: RawSample,
-    /// When its tables were last looked for; nothing has changed unless its process was published later.
-    pub(super) tried: MonotonicNs,
+    /// When its tables were last looked for, if they were; nothing has changed unless its process was published
+    /// later.
+    pub(super) tried: Option<MonotonicNs>,
     /// When it goes as it is.
     pub(super) until: MonotonicNs,
 }
@@ -42,7 +43,10 @@ pub(super) struct Held {
 impl Held {
     /// True if the walk stopped for want of a table, and the rest of the stack came along.
     pub(super) fn may_become_whole(sample: &RawSample) -> bool {
-        let waits = matches!(sample.outcome, Outcome::ProcessUnknown | Outcome::TablePending);
+        let waits = matches!(
+            sample.outcome,
+            Outcome::ProcessUnknown | Outcome::MappingUnknown | Outcome::TablePending
+        );
         waits && sample.stack.is_some()
     }
 
@@ -53,7 +57,7 @@ impl Held {
             self.counts.no_room += 1;
             return Some(sample);
         }
-        self.keep(HeldSample { sample, tried: MonotonicNs(0), until: now.plus(HELD_NS_MAX) });
+        self.keep(HeldSample { sample, tried: None, until: now.plus(HELD_NS_MAX) });
         None
     }
 
@@ -121,7 +125,8 @@ mod tests {
             (Outcome::TablePending, Some(64), true),
             (Outcome::TablePending, None, false),
             (Outcome::Complete, Some(64), false),
-            (Outcome::MappingUnknown, Some(64), false),
+            (Outcome::MappingUnknown, Some(64), true),
+            (Outcome::NoUnwindInfo, Some(64), false),
         ];
         for (outcome, stack, expected) in rows {
             let may = Held::may_become_whole(&sample(outcome, stack));

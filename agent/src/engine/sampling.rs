@@ -25,7 +25,7 @@ use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::process::table_cache::{CacheCounts, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
-use agent_ebpf::Outcome;
+use agent_ebpf::{Counters, Outcome};
 use hashbrown::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -56,6 +56,8 @@ pub struct EngineCounts {
     pub waiting: u64,
     /// Kernel memory of unwind tables and mappings, bytes.
     pub table_bytes: u64,
+    /// What the programs counted, when the last window ended.
+    pub programs: Counters,
     /// Kernel memory of all other BPF maps, bytes.
     pub map_bytes: u64,
 }
@@ -175,6 +177,7 @@ impl Engine {
             received: self.intake.received,
             waiting: u64::try_from(self.before.waiting).unwrap_or(u64::MAX),
             table_bytes: self.tables.bytes(),
+            programs: self.before.total().counters,
             map_bytes: self.sampler.map_bytes(),
         }
     }
@@ -318,13 +321,16 @@ impl Engine {
         for mut held in self.intake.held.take() {
             let pid = held.sample.pid;
             let last = now >= held.until || held.sample.time < end;
-            let new = !self.intake.processes.is_behind(pid, held.tried)
-                && now.since(held.tried) >= HELD_TRY_INTERVAL_NS;
+            // The records of its mappings came before it, and their tables may be there.
+            let new = held.tried.is_none_or(|tried| {
+                !self.intake.processes.is_behind(pid, tried)
+                    && now.since(tried) >= HELD_TRY_INTERVAL_NS
+            });
             if !last && !new {
                 self.intake.held.keep(held);
                 continue;
             }
-            held.tried = now;
+            held.tried = Some(now);
             let attribution = self.intake.processes.attribute_held(&held.sample);
             let whole = match attribution.mappings {
                 Some(set) => {

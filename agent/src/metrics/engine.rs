@@ -44,7 +44,7 @@ const NOW: [Figure; 17] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 48] = [
+const SINCE_START: [Figure; 53] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -145,6 +145,25 @@ const SINCE_START: [Figure; 48] = [
         counts.perf_maps.execs_forgotten
     }),
     ("perf_maps_evicted", "Perf maps forgotten to make room", |counts| counts.perf_maps.evicted),
+    (
+        "processes_inherited",
+        "Forked processes walked by their parent's mappings at once",
+        |counts| counts.programs.inherited,
+    ),
+    (
+        "processes_inherited_missed",
+        "Forked processes that did not get their parent's mappings",
+        |counts| counts.programs.inherited_missed,
+    ),
+    ("stacks_copied", "Samples that took a copy of their stack along", |counts| {
+        counts.programs.stacks
+    }),
+    ("stacks_held_back", "Copies of the stack not made: too many, or too full a ring", |counts| {
+        counts.programs.stacks_held
+    }),
+    ("stacks_unreadable", "Copies of the stack not made: nothing to read", |counts| {
+        counts.programs.stacks_unreadable
+    }),
     ("stacks_walked", "Copied stacks walked on once their tables were there", |counts| {
         counts.stacks.walked
     }),

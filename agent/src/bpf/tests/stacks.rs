@@ -8,7 +8,7 @@ use super::run::{assert_ledger_closes, samples};
 use super::target::{TableLoader, Target};
 use crate::address::AbsAddr;
 use crate::bpf::{FormChoice, MappingUnwind, RawSample, Sampler};
-use agent_ebpf::limits::{PAGE_BYTES, STACK_BURST, STACK_BYTES_MAX};
+use agent_ebpf::limits::{PAGE_BYTES, STACK_BURST, STACK_BYTES_MAX, STACK_INTERVAL_NS_MIN};
 use agent_ebpf::{Outcome, RuleKind, UnwindRule};
 
 /// The stack of a process: start and end of its mapping.
@@ -40,8 +40,8 @@ fn a_sample_without_tables_takes_its_stack_along() {
         let total = statistics.total().counters;
         assert_eq!(total.stacks, copies.len() as u64, "{total:?}");
         assert_eq!(total.stacks + total.stacks_held, total.shipped, "{total:?}");
-        // Two CPUs: a burst each, then 20 a second each.
-        let most = 2.0 * (STACK_BURST as f64 + seconds * 20.0);
+        // Two CPUs: a burst each, then a copy in each interval.
+        let most = 2.0 * (STACK_BURST as f64 + seconds * 1e9 / STACK_INTERVAL_NS_MIN as f64);
         assert!(
             !copies.is_empty() && (copies.len() as f64) < most,
             "{} in {seconds} s",
