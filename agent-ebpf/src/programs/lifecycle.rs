@@ -98,8 +98,10 @@ fn process_free(ctx: RawTracePointContext) -> i32 {
 #[inline(always)]
 fn count(offset: usize) {
     if let Some(counters) = COUNTERS.get_ptr_mut(0) {
+        // SAFETY: the offset of a field.
+        let field = unsafe { counters.byte_add(offset) }.cast::<u64>();
         // SAFETY: a field of the counters of this CPU.
-        unsafe { *counters.byte_add(offset).cast::<u64>() += 1 };
+        unsafe { *field += 1 };
     }
 }
 

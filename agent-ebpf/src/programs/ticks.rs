@@ -22,8 +22,10 @@ pub(super) fn count(ctx: *mut bpf_perf_event_data, counters: *mut Counters, idle
             const { limit32(size_of::<bpf_perf_event_value>()) },
         )
     };
+    // SAFETY: the address of a field of the context.
+    let period_ns = unsafe { &raw const (*ctx).sample_period };
     // SAFETY: a field of the context.
-    let period_ns = unsafe { (&raw const (*ctx).sample_period).read_volatile() };
+    let period_ns = unsafe { period_ns.read_volatile() };
     if result != 0 || period_ns == 0 {
         return;
     }

@@ -106,8 +106,9 @@ impl Rules for Maps {
             *known = RecentRule { pc, generation, rule, unused: 0 };
         }
         // Read again in both cases, so that the verifier goes on from one state.
+        let rule = &raw const known.rule;
         // SAFETY: as above.
-        Ok(unsafe { (&raw const (*slot).rule).read_volatile() })
+        Ok(unsafe { rule.read_volatile() })
     }
 }
 
