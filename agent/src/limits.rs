@@ -313,8 +313,14 @@ pub const ELF_SEGMENTS_MAX: u64 = 128;
 pub const PAGE_BYTES: u64 = 4096;
 /// Pages below a mapping that are looked at for the header of a file inside the file: 16 MiB.
 pub const ELF_EMBEDDED_PAGES_MAX: u64 = 4096;
+/// Headers there that are read.
+pub const ELF_EMBEDDED_HEADERS_MAX: usize = 16;
+/// Mappings of one file for which nothing was found; its others are not looked at.
+pub const ELF_EMBEDDED_SEARCHES_MAX: u8 = 32;
 /// Bytes of such a file: while it is read, it lies in memory.
-pub const ELF_EMBEDDED_BYTES_MAX: u64 = 64 << 20;
+pub const ELF_EMBEDDED_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of all such copies that are kept, and of all that are being made.
+pub const ELF_EMBEDDED_COPIES_BYTES_MAX: u64 = 32 << 20;
 /// Section headers of one file: 4 MiB of headers. Linked files have fewer than 100.
 pub const ELF_SECTIONS_MAX: u64 = 65_536;
 /// Bytes of section names.
@@ -415,6 +421,8 @@ pub const UNWIND_CODE_SYMBOL_BYTES_MAX: u64 = 32 << 20;
 /// Bytes of a stretch of code from which on the symbols are read for it, and the file's table is not kept on disk. What
 /// linkers and C libraries put into every file is 300 bytes.
 pub const UNWIND_CODE_LARGE_BYTES: u64 = 1024;
+/// Places in one stretch of code that are known to begin a function; musl has 3,000.
+pub const UNWIND_CODE_ENTRIES_MAX: usize = 128 << 10;
 /// Jumps through tables, in one stretch of code.
 pub const UNWIND_CODE_SWITCHES_MAX: usize = 16 << 10;
 /// A gap of more bytes between two functions' call frame information is code without any; a shorter

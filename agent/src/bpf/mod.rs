@@ -5,6 +5,7 @@
 mod btf;
 mod decode;
 mod error;
+mod idle;
 mod lifecycle;
 mod loader;
 mod log;

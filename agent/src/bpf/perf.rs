@@ -67,7 +67,7 @@ fn open(
 #[derive(Debug)]
 pub(super) struct CpuClock {
     pub(super) cpu: u32,
-    period_ns: u64,
+    pub(super) period_ns: u64,
     fd: OwnedFd,
 }
 

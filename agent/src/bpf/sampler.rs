@@ -1,5 +1,6 @@
 //! The running sampler: owns programs, clocks and rings, and hands out what they write.
 
+use super::idle::{self, IdleTime};
 use super::lifecycle::{self, Malformed};
 use super::log::ProgramLog;
 use super::order::Order;
@@ -16,6 +17,7 @@ use agent_ebpf::{Counters, UserRegisters};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
+use std::cell::RefCell;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Duration;
 
@@ -30,6 +32,7 @@ pub struct Sampler {
     epoll: OwnedFd,
     records: RingBuf<MapData>,
     counters: PerCpuArray<MapData, Counters>,
+    idle_time: RefCell<IdleTime>,
     filter: HashMap<MapData, u32, u8>,
     order: Order,
     /// Every record of an earlier time has been handed out.
@@ -78,6 +81,7 @@ impl Sampler {
             epoll,
             records,
             counters: loader::take_map(&mut ebpf, "COUNTERS")?,
+            idle_time: RefCell::default(),
             filter: loader::take_map(&mut ebpf, "FILTER")?,
             order: Order::default(),
             complete_until: MonotonicNs(0),
@@ -104,6 +108,7 @@ impl Sampler {
     /// # Errors
     /// If the kernel refuses; no capability is needed.
     pub fn start(&self) -> Result<(), BpfError> {
+        self.idle_time.borrow_mut().start();
         self.clocks.iter().try_for_each(|clock| clock.enable(true))
     }
 
@@ -177,9 +182,12 @@ impl Sampler {
         // First the clocks: reading one wakes its CPU, and a tick that is late is then counted.
         let ticks = self.ticks_expected()?;
         let counters = self.settled_counters()?;
+        let (idle, mut idle_time) = (idle::read(), self.idle_time.borrow_mut());
         let of_cpu = |(clock, ticks_expected): (&CpuClock, u64)| {
             let index = usize::try_from(clock.cpu).unwrap_or(usize::MAX);
-            let counters = counters.get(index).copied().unwrap_or_default();
+            let mut counters = counters.get(index).copied().unwrap_or_default();
+            let account = (ticks_expected, &counters);
+            counters.asleep = idle_time.asleep(clock.cpu, &idle, clock.period_ns, account);
             CpuStatistics { cpu: clock.cpu, ticks_expected, counters }
         };
         let cpus = self.clocks.iter().zip(ticks).map(of_cpu).collect();

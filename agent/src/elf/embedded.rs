@@ -3,7 +3,7 @@
 
 use super::headers::Elf;
 use super::source::Source;
-use crate::limits::{ELF_EMBEDDED_PAGES_MAX, PAGE_BYTES};
+use crate::limits::{ELF_EMBEDDED_HEADERS_MAX, ELF_EMBEDDED_PAGES_MAX, PAGE_BYTES};
 use object::elf;
 use std::ops::Range;
 
@@ -12,18 +12,20 @@ use std::ops::Range;
 pub(super) fn find(source: Source<'_>, mapped: u64) -> Option<Range<u64>> {
     let last = mapped / PAGE_BYTES;
     let pages = last.saturating_sub(ELF_EMBEDDED_PAGES_MAX).max(1)..=last;
-    pages.rev().find_map(|page| {
-        let start = page * PAGE_BYTES;
+    let starts = pages.rev().map(|page| page * PAGE_BYTES).filter(|&start| {
         let mut magic = [0; 4];
-        source.fill("magic", start, &mut magic).ok()?;
-        (magic == *b"\x7fELF").then_some(())?;
-        let file = Elf::parse(source.from(start)?).ok()?;
+        source.fill("magic", start, &mut magic).is_ok() && magic == *b"\x7fELF"
+    });
+    starts.take(ELF_EMBEDDED_HEADERS_MAX).find_map(|start| {
+        let file = Elf::parse_segments(source.from(start)?).ok()?;
         let into = mapped - start;
         let holds = file.executable_segments().iter().any(|segment| {
             let first = segment.file_offset.0 / PAGE_BYTES * PAGE_BYTES;
             (first..segment.file_offset.0.saturating_add(segment.size)).contains(&into)
         });
-        holds.then(|| start..start.saturating_add(size(&file)))
+        holds.then_some(())?;
+        let file = Elf::parse(source.from(start)?).ok()?;
+        Some(start..start.saturating_add(size(&file)))
     })
 }
 

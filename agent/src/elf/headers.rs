@@ -71,6 +71,21 @@ impl<'a> Elf<'a> {
     ///
     /// A damaged or missing section table is no error: the program runs without it.
     pub(crate) fn parse(source: Source<'a>) -> Result<Self, ForeignFileError> {
+        let mut elf = Self::parse_segments(source)?;
+        let header = source.read("ELF header", 0, HEADER_BYTES, HEADER_BYTES)?;
+        let short = || malformed("ELF header", "too short");
+        let section_offset = u64_at(&header, 40).ok_or_else(short)?;
+        let section_size = u16_at(&header, 58).ok_or_else(short)?;
+        let section_count = u16_at(&header, 60).ok_or_else(short)?;
+        let names_index = u16_at(&header, 62).ok_or_else(short)?;
+        if section_offset != 0 && u64::from(section_size) == SECTION_BYTES {
+            elf.read_sections(section_offset, section_count, names_index);
+        }
+        Ok(elf)
+    }
+
+    /// Reads the program headers alone: 7 KiB of a file at most.
+    pub(crate) fn parse_segments(source: Source<'a>) -> Result<Self, ForeignFileError> {
         let header = source.read("ELF header", 0, HEADER_BYTES, HEADER_BYTES)?;
         if header.get(..7) != Some(&[0x7f, b'E', b'L', b'F', 2, 1, 1]) {
             return Err(malformed("ELF header", "not a 64-bit little-endian ELF file"));
@@ -83,17 +98,13 @@ impl<'a> Elf<'a> {
         }
         let entry = u64_at(&header, 24).ok_or_else(short)?;
         let segment_offset = u64_at(&header, 32).ok_or_else(short)?;
-        let section_offset = u64_at(&header, 40).ok_or_else(short)?;
         let segment_size = u16_at(&header, 54).ok_or_else(short)?;
         let segment_count = u16_at(&header, 56).ok_or_else(short)?;
-        let section_size = u16_at(&header, 58).ok_or_else(short)?;
-        let section_count = u16_at(&header, 60).ok_or_else(short)?;
-        let names_index = u16_at(&header, 62).ok_or_else(short)?;
         if segment_count > 0 && u64::from(segment_size) != SEGMENT_BYTES {
             return Err(malformed("program headers", "entry size is not 56"));
         }
         let segments = read_segments(source, segment_offset, segment_count)?;
-        let mut elf = Self {
+        Ok(Self {
             source,
             kind,
             entry,
@@ -102,11 +113,7 @@ impl<'a> Elf<'a> {
             sections: Vec::new(),
             names: Vec::new(),
             names_range: None,
-        };
-        if section_offset != 0 && u64::from(section_size) == SECTION_BYTES {
-            elf.read_sections(section_offset, section_count, names_index);
-        }
-        Ok(elf)
+        })
     }
 
     /// The file behind.

@@ -44,7 +44,7 @@ const NOW: [Figure; 17] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 53] = [
+const SINCE_START: [Figure; 54] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -128,6 +128,11 @@ const SINCE_START: [Figure; 53] = [
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),
     ("files_malformed", "Mapped files that are no executables", |counts| counts.files.malformed),
+    (
+        "files_embedded_left_out",
+        "Mappings inside larger files that were not looked at, because of a limit",
+        |counts| counts.files.embedded_left_out,
+    ),
     ("perf_map_entries", "Code regions that perf maps named", |counts| counts.perf_maps.entries),
     ("perf_map_read_bytes", "Bytes read of perf maps", |counts| counts.perf_maps.read_bytes),
     ("perf_map_lines_malformed", "Lines of perf maps that are no entries", |counts| {

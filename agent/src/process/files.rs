@@ -24,6 +24,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What stands behind an executable mapping.
@@ -61,6 +62,8 @@ pub struct FileCounts {
     pub unreadable: u64,
     /// Files that could be opened and not understood.
     pub malformed: u64,
+    /// Mappings that may show a library inside a larger file and were not looked at, because of a limit.
+    pub embedded_left_out: u64,
 }
 
 /// All files. Shared with the thread that names: it asks for descriptors.
@@ -68,6 +71,8 @@ pub struct Files {
     host: Arc<dyn Host>,
     foreign: Arc<dyn ForeignFiles>,
     state: Mutex<State>,
+    /// Bytes of libraries inside larger files that are being copied.
+    copying_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -96,6 +101,10 @@ struct Entry {
     /// `None` for a file that is no executable.
     file: Option<Arc<MappedFile>>,
     descriptor: Option<Arc<OwnedFd>>,
+    /// Bytes of memory behind the descriptor, if it is a copy out of a larger file.
+    copy_bytes: u64,
+    /// How often a library was looked for in this file and not found.
+    searches: u8,
     /// True for the vDSO: its descriptor is memory that nobody else has.
     pinned: bool,
     places: VecDeque<(Task, MapsEntry)>,
@@ -114,7 +123,7 @@ impl Files {
     /// Knows no file yet.
     #[must_use]
     pub fn new(host: Arc<dyn Host>, foreign: Arc<dyn ForeignFiles>) -> Self {
-        Self { host, foreign, state: Mutex::default() }
+        Self { host, foreign, state: Mutex::default(), copying_bytes: AtomicU64::new(0) }
     }
 
     /// Whose files these are.
@@ -369,7 +378,18 @@ impl Entry {
         let places = place.map(|(task, mapping)| (task, mapping.clone())).into_iter().collect();
         let debug_file = DebugFile::NotLooked;
         let opened_at = MonotonicNs(0);
-        Self { key, file, descriptor, pinned: false, places, used: 0, opened_at, debug_file }
+        Self {
+            key,
+            file,
+            descriptor,
+            copy_bytes: 0,
+            searches: 0,
+            pinned: false,
+            places,
+            used: 0,
+            opened_at,
+            debug_file,
+        }
     }
 
     fn backing(&self) -> Backing {
@@ -540,42 +560,4 @@ pub fn reported_mapping(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::address::{Pid, Tid};
-    use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_build_id};
-
-    /// What is behind `/bin/a` for a process that is gone, and without relatives, after a living one had
-    /// `mapped` read.
-    fn found(mapped: &str, owner: Option<u32>) -> bool {
-        let host: Arc<FakeHost> = Arc::default();
-        let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
-        let task = |pid| Task { pid: Pid(pid), tid: Tid(pid) };
-        host.processes().insert(Pid(1), FakeProcess::new(0, mapped, &[]));
-        let mapping =
-            |path: &str| reported_mapping(AbsAddr(0x1000), 0x1000, 0, path.into()).unwrap();
-        // The content of a made-up file is its path, and gives the build id.
-        let content = host.open(task(1), &mapping("/bin/a")).unwrap();
-        rustix::fs::fchown(&content.descriptor, owner.map(rustix::fs::Uid::from_raw), None)
-            .unwrap();
-        let Backing::File(known) = files.take_opened(content, mapped.as_bytes()) else {
-            panic!("no file")
-        };
-        let (build_id, mapping) = (fake_build_id("/bin/a"), mapping("/bin/a"));
-        let relatives = [task(7), task(8)];
-        let wanted = Wanted { task: None, relatives, mapping: &mapping, build_id: Some(&build_id) };
-        let Backing::File(file) = files.behind(wanted) else { panic!("no file") };
-        file.id == known.id
-    }
-
-    #[test]
-    fn a_build_id_is_believed_where_path_and_owner_agree() {
-        assert!(found("/bin/a", None));
-        assert!(!found("/tmp/a", None), "another path");
-        if rustix::process::geteuid().is_root() {
-            assert!(!found("/bin/a", Some(1000)), "anybody could have made it");
-        } else {
-            eprintln!("skipped: only root can give files away");
-        }
-    }
-}
+mod tests;

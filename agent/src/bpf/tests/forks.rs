@@ -102,8 +102,12 @@ fn children_are_walked_by_their_parents_tables_whatever_becomes_of_the_parent() 
             assert!(family.children.len() > 50, "{} children", family.children.len());
             assert!(share >= COMPLETE_SHARE_MIN, "{share} of {all} are complete");
             let counters = statistics.total().counters;
-            assert_eq!(counters.inherited_missed, 0);
-            assert!(u64::from(family.inherited) <= counters.inherited);
+            // A fork that meets the parent's entry while it is replaced gives the child none: about 1 us of the
+            // 10 ms between two layouts.
+            let missed_max = if republish { counters.inherited / 20 } else { 0 };
+            assert!(counters.inherited_missed <= missed_max, "{counters:?}");
+            let noted = counters.inherited + counters.inherited_missed;
+            assert!(u64::from(family.inherited) <= noted, "{counters:?}");
             // The parent, children of the last moment, and of each of them a layout.
             assert!(tables.entries() < 20, "{} entries are left", tables.entries());
             let sizes = tables.sizes();

@@ -26,8 +26,9 @@ fn recursion_of_3000_frames_keeps_its_root() {
     }
     let (target, root) = recursion(3000);
     for (form, frames, roots) in [
-        (FormChoice::BpfLoop, USER_FRAMES_MAX, ROOT_FRAMES_MAX),
-        (FormChoice::TailCalls, USER_FRAMES_TAIL_CALLS_MAX, root.len()),
+        (FormChoice::BpfLoop, USER_FRAMES_MAX, ROOT_FRAMES_MAX..=ROOT_FRAMES_MAX),
+        // As many as the first whole walk met: in `main`, or on the way down.
+        (FormChoice::TailCalls, USER_FRAMES_TAIL_CALLS_MAX, root.len()..=ROOT_FRAMES_MAX),
     ] {
         let (samples, statistics, _) = samples_of(&target, &options(form, target.pid()));
         let cut = |sample: &&RawSample| {
@@ -45,7 +46,7 @@ fn recursion_of_3000_frames_keeps_its_root() {
         assert!(rooted.len() * 10 > cut.len() * 7, "{} of {}", rooted.len(), cut.len());
         for sample in rooted {
             assert!(sample.user.ends_with(&root), "{:?}", sample.user.last());
-            assert_eq!(usize::from(sample.root_frames), roots);
+            assert!(roots.contains(&usize::from(sample.root_frames)), "{}", sample.root_frames);
         }
         let total = statistics.total().counters;
         assert_eq!(total.roots + total.roots_unknown, cut.len() as u64, "{total:?}");

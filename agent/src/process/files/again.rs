@@ -1,5 +1,6 @@
 //! Opens a file again whose descriptor was closed.
 
+use super::inside::Inside;
 use super::{Files, Key};
 use crate::address::FileId;
 use crate::clock::monotonic_now;
@@ -19,15 +20,19 @@ impl Files {
         let opened = places.iter().rev().find_map(|(task, mapping)| {
             self.host.open(*task, mapping).ok().filter(|opened| opened.identity == identity)
         })?;
-        let descriptor = match part {
-            Some(offset) => self.copy_inside(&opened.descriptor, offset)?.1,
-            None => opened.descriptor,
+        let (descriptor, copy_bytes) = match part.map(|at| self.copy_inside(&opened.descriptor, at))
+        {
+            Some(Inside::Library(copy)) => (copy.descriptor, copy.bytes),
+            Some(Inside::Nothing | Inside::LeftOut) => return None,
+            None => (opened.descriptor, 0),
         };
         let descriptor = Arc::new(descriptor);
         let mut state = self.state();
+        state.close_copies(copy_bytes);
         state.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
         if let Some(entry) = state.entries.get_mut(&id) {
             entry.descriptor = Some(Arc::clone(&descriptor));
+            entry.copy_bytes = copy_bytes;
             entry.opened_at = monotonic_now();
         }
         Some(descriptor)

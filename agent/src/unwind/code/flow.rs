@@ -52,6 +52,10 @@ pub(super) struct Function {
     pub(super) returns: bool,
     /// True if it keeps registers of its caller.
     pub(super) saves: bool,
+    /// True if it calls another where the stack is not aligned to 16 bytes, as every function finds it (System V
+    /// ABI for x86-64, section 3.2.2): its frame is another one than was taken for it, as that of a cold block
+    /// which is taken for a function.
+    pub(super) misaligned: bool,
     /// True if it may go on elsewhere, and return from there.
     goes_on: bool,
 }
@@ -286,6 +290,9 @@ impl Walk<'_, '_> {
         let callee = callee(code);
         if code.op0_kind() == OpKind::NearBranch64 {
             self.found.callees.extend(callee);
+        }
+        if let Value::Frame(depth) = state.sp {
+            self.found.misaligned |= depth % 16 != 0;
         }
         state.step(code, &mut self.region.info);
         let entered = next != self.seed && self.region.entries.contains(&next);

@@ -11,9 +11,9 @@ use super::builder::KnownCode;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{u16_at, u64_at};
 use crate::limits::{
-    UNWIND_CODE_BYTES_MAX, UNWIND_CODE_INSTRUCTIONS_MAX, UNWIND_CODE_LARGE_BYTES,
-    UNWIND_CODE_SECTIONS_MAX, UNWIND_CODE_SWITCHES_MAX, UNWIND_CODE_SYMBOL_BYTES_MAX,
-    UNWIND_PADDING_BYTES_MAX, UNWIND_PIECE_BYTES,
+    UNWIND_CODE_BYTES_MAX, UNWIND_CODE_ENTRIES_MAX, UNWIND_CODE_INSTRUCTIONS_MAX,
+    UNWIND_CODE_LARGE_BYTES, UNWIND_CODE_SECTIONS_MAX, UNWIND_CODE_SWITCHES_MAX,
+    UNWIND_CODE_SYMBOL_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_PIECE_BYTES,
 };
 use agent_ebpf::UnwindRule;
 use hashbrown::{HashMap, HashSet};
@@ -107,7 +107,8 @@ impl<'a> CodeRows<'a> {
             let symbols = self.symbols.get_or_insert_with(|| function_symbols(self.elf));
             let first = symbols.partition_point(|&symbol| symbol < range.start);
             let inside = symbols.get(first..).unwrap_or_default();
-            region.entries.extend(inside.iter().take_while(|&&symbol| symbol < range.end));
+            let inside = inside.iter().take_while(|&&symbol| symbol < range.end);
+            region.entries.extend(inside.take(UNWIND_CODE_ENTRIES_MAX));
         }
         let mut canvas = Canvas::new(&range);
         let mut search = Search::new(&mut region, &mut canvas);
@@ -295,9 +296,10 @@ impl<'s, 'c> Search<'s, 'c> {
         while let Some(entry) = self.queue.pop() {
             let Some(function) = self.follow(entry, State::ENTRY) else { continue };
             let by_tail = function.tails.iter().any(|tail| self.understood.contains(tail));
-            if function.returns || function.saves || by_tail || self.called.contains(&entry) {
+            let likely = function.returns || function.saves || by_tail;
+            if self.called.contains(&entry) || likely && !function.misaligned {
                 self.accept(entry, &function);
-            } else {
+            } else if !function.misaligned {
                 for tail in function.tails {
                     self.waiting.entry(tail).or_default().push(entry);
                 }
@@ -321,7 +323,8 @@ impl<'s, 'c> Search<'s, 'c> {
         self.queue.extend(self.waiting.remove(&entry).unwrap_or_default());
         self.take_callees(function);
         let inside = |address: &&u64| self.region.range.contains(*address);
-        self.pointed.extend(function.pointers.iter().filter(inside));
+        let room = UNWIND_CODE_ENTRIES_MAX.saturating_sub(self.pointed.len());
+        self.pointed.extend(function.pointers.iter().filter(inside).take(room));
         if self.switches.len() < UNWIND_CODE_SWITCHES_MAX {
             self.switches.extend(function.switches.iter().copied());
         }
@@ -330,6 +333,10 @@ impl<'s, 'c> Search<'s, 'c> {
     fn take_callees(&mut self, function: &Function) {
         let inside = |address: &&u64| self.region.range.contains(*address);
         for &callee in function.callees.iter().filter(inside) {
+            if self.called.len() >= UNWIND_CODE_ENTRIES_MAX {
+                self.limited = true;
+                return;
+            }
             if self.called.insert(callee) && !self.understood.contains(&callee) {
                 self.region.entries.insert(callee);
                 self.queue.push(callee);
@@ -387,7 +394,8 @@ impl<'s, 'c> Search<'s, 'c> {
             // Compilers align functions to 16 bytes, and these begin one that calls others.
             let begins = function.saves && at.is_multiple_of(16) || self.pointed.contains(&at);
             let known = state == State::ENTRY && begins && !function.callees.is_empty();
-            if (function.returns || known) && !self.canvas.contradicts(&function) {
+            let likely = (function.returns || known) && !function.misaligned;
+            if likely && !self.canvas.contradicts(&function) {
                 self.accept(at, &function);
                 self.drain();
                 return;

@@ -104,13 +104,15 @@ fn agrees(rule: UnwindRule, said: &Said) -> Option<bool> {
     Some(offset == i64::from(rule.offset) && rbp)
 }
 
-fn compare(path: &Path) -> Option<Tally> {
+/// `stripped`: nothing says where functions begin.
+fn compare(path: &Path, stripped: bool) -> Option<Tally> {
     let bytes = std::fs::read(path).ok()?;
     let file = object::File::parse(&*bytes).unwrap();
     let (said, entries) = said(&file, &bytes);
     let elf = Elf::parse(Source::memory(&bytes)).unwrap();
     let started = Instant::now();
-    let mut code = CodeRows { symbols: Some(entries), ..CodeRows::new(&elf, 16) };
+    let symbols = Some(if stripped { Vec::new() } else { entries });
+    let mut code = CodeRows { symbols, ..CodeRows::new(&elf, 16) };
     let text = file.section_by_name(".text").unwrap();
     let gap = text.address()..text.address() + text.size();
     let stretches = code.rows(&gap, &[]);
@@ -136,8 +138,9 @@ fn compare(path: &Path) -> Option<Tally> {
         }
     }
     eprintln!(
-        "{}: {tally:?}, {} KiB in {time:?}, {} instructions left, {} left out",
+        "{}{}: {tally:?}, {} KiB in {time:?}, {} instructions left, {} left out",
         path.display(),
+        if stripped { ", stripped" } else { "" },
         text.size() >> 10,
         code.instructions_left,
         code.left_out,
@@ -152,6 +155,10 @@ fn compare(path: &Path) -> Option<Tally> {
 /// - code behind calls that never return to functions outside of the file, as far as it is only reached by C++'s tables.
 const DIFFER_PER_MILLE_MAX: usize = 3;
 const COVERED_PERCENT_MIN: usize = 85;
+/// Where functions are found by calls and by their looks alone: 0.1 to 0.2 % of C differ, 0.5 % of libcrypto with its
+/// assembly, of which 79 % is covered.
+const STRIPPED_DIFFER_PER_MILLE_MAX: usize = 10;
+const STRIPPED_PERCENT_MIN: usize = 50;
 
 #[test]
 fn code_says_what_the_compiler_says() {
@@ -165,17 +172,21 @@ fn code_says_what_the_compiler_says() {
         "/usr/bin/perl",
         "/usr/bin/bash",
     ];
-    for path in files.map(Path::new) {
-        let Some(tally) = compare(path) else {
-            eprintln!("not on this machine, not compared: {}", path.display());
+    for (path, stripped) in files.iter().flat_map(|path| [(path, false), (path, true)]) {
+        // Code with landing pads always has call frame information: it needs it to throw.
+        if stripped && path.contains("libstdc++") {
+            continue;
+        }
+        let Some(tally) = compare(Path::new(path), stripped) else {
+            eprintln!("not on this machine, not compared: {path}");
             continue;
         };
-        let shown = path.display();
-        assert!(
-            tally.covered * 100 >= tally.instructions * COVERED_PERCENT_MIN,
-            "{shown}: {tally:?}"
-        );
-        assert!(tally.differ * 1000 <= tally.covered * DIFFER_PER_MILLE_MAX, "{shown}: {tally:?}");
-        assert!(tally.incomparable * 100 <= tally.covered, "{shown}: {tally:?}");
+        let (covered_min, differ_max) = match stripped {
+            true => (STRIPPED_PERCENT_MIN, STRIPPED_DIFFER_PER_MILLE_MAX),
+            false => (COVERED_PERCENT_MIN, DIFFER_PER_MILLE_MAX),
+        };
+        assert!(tally.covered * 100 >= tally.instructions * covered_min, "{path}: {tally:?}");
+        assert!(tally.differ * 1000 <= tally.covered * differ_max, "{path}: {tally:?}");
+        assert!(tally.incomparable * 100 <= tally.covered, "{path}: {tally:?}");
     }
 }

@@ -26,9 +26,14 @@ fn text(rule: Option<UnwindRule>) -> String {
 
 /// The function at the start is known, the others have to be found.
 fn check(lines: &[Line<'_>]) {
+    check_from(START, lines);
+}
+
+/// As `check`; the function at `known` is known.
+fn check_from(known: u64, lines: &[Line<'_>]) {
     let code: Vec<u8> = lines.iter().flat_map(|(_, bytes, _)| bytes.iter().copied()).collect();
     let mut region = Region::new(START, &code, 10_000);
-    region.entries.insert(START);
+    region.entries.insert(known);
     let mut canvas = Canvas::new(&region.range);
     Search::new(&mut region, &mut canvas).run();
     let rows = canvas.rows();
@@ -167,4 +172,21 @@ fn a_stack_pointer_kept_in_another_register() {
         ("lea 0(%r11),%rsp", &[0x49, 0x8d, 0x63, 0x00], "sp+72"),
         ("ret", &[0xc3], "sp+8"),
     ]);
+}
+
+/// A block that compilers move away from its function, because it is seldom reached: its frame is that of the
+/// function, which nobody can know, and it ends in a call that does not return, right before another function.
+#[test]
+fn a_cold_block_is_not_taken_for_a_function() {
+    let lines: [Line<'_>; 7] = [
+        ("mov $1,%edi", &[0xbf, 1, 0, 0, 0], "-"),
+        ("call *0x2000(%rip)", &[0xff, 0x15, 0, 0x20, 0, 0], "-"),
+        ("nopl 0(%rax,%rax)", &[0x0f, 0x1f, 0x44, 0, 0], "-"),
+        ("push %rbx", &[0x53], "sp+8"),
+        ("call *%rax", &[0xff, 0xd0], "sp+16"),
+        ("pop %rbx", &[0x5b], "sp+16"),
+        ("ret", &[0xc3], "sp+8"),
+    ];
+    // Nobody names it; its name is that of a function; the function behind is known.
+    [0, START, START + 0x10].into_iter().for_each(|known| check_from(known, &lines));
 }

@@ -1,0 +1,37 @@
+//! Which file a mapping is believed to show.
+
+use super::*;
+use crate::address::{Pid, Tid};
+use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_build_id};
+
+/// What is behind `/bin/a` for a process that is gone, and without relatives, after a living one had
+/// `mapped` read.
+fn found(mapped: &str, owner: Option<u32>) -> bool {
+    let host: Arc<FakeHost> = Arc::default();
+    let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
+    let task = |pid| Task { pid: Pid(pid), tid: Tid(pid) };
+    host.processes().insert(Pid(1), FakeProcess::new(0, mapped, &[]));
+    let mapping = |path: &str| reported_mapping(AbsAddr(0x1000), 0x1000, 0, path.into()).unwrap();
+    // The content of a made-up file is its path, and gives the build id.
+    let content = host.open(task(1), &mapping("/bin/a")).unwrap();
+    rustix::fs::fchown(&content.descriptor, owner.map(rustix::fs::Uid::from_raw), None).unwrap();
+    let Backing::File(known) = files.take_opened(content, mapped.as_bytes()) else {
+        panic!("no file")
+    };
+    let (build_id, mapping) = (fake_build_id("/bin/a"), mapping("/bin/a"));
+    let relatives = [task(7), task(8)];
+    let wanted = Wanted { task: None, relatives, mapping: &mapping, build_id: Some(&build_id) };
+    let Backing::File(file) = files.behind(wanted) else { panic!("no file") };
+    file.id == known.id
+}
+
+#[test]
+fn a_build_id_is_believed_where_path_and_owner_agree() {
+    assert!(found("/bin/a", None));
+    assert!(!found("/tmp/a", None), "another path");
+    if rustix::process::geteuid().is_root() {
+        assert!(!found("/bin/a", Some(1000)), "anybody could have made it");
+    } else {
+        eprintln!("skipped: only root can give files away");
+    }
+}
