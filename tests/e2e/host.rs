@@ -28,8 +28,8 @@ const WARM_UP_NS: u64 = 2_000_000_000;
 const COMPLETE_SHARE_MIN: f64 = 0.995;
 const NAMED_SHARE_MIN: f64 = 0.99;
 /// Compilers are hundreds of processes of some milliseconds (`as`, `ld`, `collect2`), each of them unknown until its
-/// first records were read; what is missing is mostly in `_init` and `frame_dummy`, which nothing describes, and in
-/// the loader's `_dl_runtime_resolve`.
+/// first records were read; what is missing is mostly in the loader's `_dl_runtime_resolve`, whose frame hangs on a
+/// register that its callees may have changed, and in tables that are still being made.
 const COMPILERS: [&str; 2] = ["gcc", "rustc"];
 const COMPLETE_SHARE_OF_COMPILERS_MIN: f64 = 0.985;
 /// Has call frame information for a fiftieth of its code and keeps frame pointers only in some of the rest: its

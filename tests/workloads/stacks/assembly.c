@@ -81,16 +81,6 @@ APART static uint64_t inner(uint64_t n) {
     STAY;
     return v + 1;
 }
-APART static uint64_t middle(uint64_t n) { ENTER; uint64_t v = inner(n); STAY; return v + 1; }
-APART static uint64_t outer(uint64_t n) { ENTER; uint64_t v = middle(n); STAY; return v + 1; }
 
-int main(int count, char **arguments) {
-    ENTER;
-    begin(count, arguments);
-    volatile uint64_t v = outer(1);
-    (void)v;
-    enter(NAME, returns_to);
-    is_leaf();
-    print_truth();
-    return 0;
-}
+#define LEAF_ENTERED enter(NAME, returns_to)
+#include "callers.h"

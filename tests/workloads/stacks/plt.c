@@ -13,15 +13,5 @@ APART static uint64_t inner(uint64_t n) {
     STAY;
     return v + 1;
 }
-APART static uint64_t middle(uint64_t n) { ENTER; uint64_t v = inner(n); STAY; return v + 1; }
-APART static uint64_t outer(uint64_t n) { ENTER; uint64_t v = middle(n); STAY; return v + 1; }
 
-int main(int count, char **arguments) {
-    ENTER;
-    begin(count, arguments);
-    volatile uint64_t v = outer(1);
-    (void)v;
-    is_leaf();
-    print_truth();
-    return 0;
-}
+#include "callers.h"

@@ -30,8 +30,6 @@ APART static uint64_t inner(uint64_t n) {
     STAY;
     return v + 1;
 }
-APART static uint64_t middle(uint64_t n) { ENTER; uint64_t v = inner(n); STAY; return v + 1; }
-APART static uint64_t outer(uint64_t n) { ENTER; uint64_t v = middle(n); STAY; return v + 1; }
 
 /* The stub cannot say whom it returns to: behind the call in `inner` it is found by looking for it. */
 static const void *behind_call(const unsigned char *code) {
@@ -43,13 +41,5 @@ static const void *behind_call(const unsigned char *code) {
     abort();
 }
 
-int main(int count, char **arguments) {
-    ENTER;
-    begin(count, arguments);
-    volatile uint64_t v = outer(1);
-    (void)v;
-    enter("stub", behind_call((const unsigned char *)&inner));
-    is_leaf();
-    print_truth();
-    return 0;
-}
+#define LEAF_ENTERED enter("stub", behind_call((const unsigned char *)&inner))
+#include "callers.h"
