@@ -71,8 +71,7 @@ impl<'a> Elf<'a> {
     ///
     /// A damaged or missing section table is no error: the program runs without it.
     pub(crate) fn parse(source: Source<'a>) -> Result<Self, ForeignFileError> {
-        let mut elf = Self::parse_segments(source)?;
-        let header = source.read("ELF header", 0, HEADER_BYTES, HEADER_BYTES)?;
+        let (mut elf, header) = Self::begin(source)?;
         let short = || malformed("ELF header", "too short");
         let section_offset = u64_at(&header, 40).ok_or_else(short)?;
         let section_size = u16_at(&header, 58).ok_or_else(short)?;
@@ -86,6 +85,11 @@ impl<'a> Elf<'a> {
 
     /// Reads the program headers alone: 7 KiB of a file at most.
     pub(crate) fn parse_segments(source: Source<'a>) -> Result<Self, ForeignFileError> {
+        Ok(Self::begin(source)?.0)
+    }
+
+    /// What the program headers say, and the file header.
+    fn begin(source: Source<'a>) -> Result<(Self, Vec<u8>), ForeignFileError> {
         let header = source.read("ELF header", 0, HEADER_BYTES, HEADER_BYTES)?;
         if header.get(..7) != Some(&[0x7f, b'E', b'L', b'F', 2, 1, 1]) {
             return Err(malformed("ELF header", "not a 64-bit little-endian ELF file"));
@@ -104,7 +108,7 @@ impl<'a> Elf<'a> {
             return Err(malformed("program headers", "entry size is not 56"));
         }
         let segments = read_segments(source, segment_offset, segment_count)?;
-        Ok(Self {
+        let elf = Self {
             source,
             kind,
             entry,
@@ -113,7 +117,8 @@ impl<'a> Elf<'a> {
             sections: Vec::new(),
             names: Vec::new(),
             names_range: None,
-        })
+        };
+        Ok((elf, header))
     }
 
     /// The file behind.

@@ -23,11 +23,11 @@ pub(super) enum Inside {
     Nothing,
     /// One that cannot be copied: it is too large, there is no room at the moment, a call failed.
     LeftOut,
-    Library(Copy),
+    Library(LibraryCopy),
 }
 
 /// A library in memory.
-pub(super) struct Copy {
+pub(super) struct LibraryCopy {
     facts: FileFacts,
     pub(super) descriptor: OwnedFd,
     pub(super) bytes: u64,
@@ -78,7 +78,7 @@ impl Files {
         {
             let mut state = self.state();
             if let Some(known) = state.known(&key, place) {
-                return Some(known).filter(|known| matches!(known, Backing::File(_)));
+                return known.library();
             }
             if state.searches(&whole).is_none_or(|searches| *searches >= ELF_EMBEDDED_SEARCHES_MAX)
             {
@@ -90,7 +90,7 @@ impl Files {
         let mut state = self.state();
         // Another thread may have been at the same library.
         if let Some(known) = state.known(&key, place) {
-            return Some(known).filter(|known| matches!(known, Backing::File(_)));
+            return known.library();
         }
         let copy = match found {
             Inside::Library(copy) => copy,
@@ -134,7 +134,14 @@ impl Files {
         for segment in &mut facts.segments {
             segment.file_offset.0 = segment.file_offset.0.saturating_add(range.start);
         }
-        Inside::Library(Copy { facts, descriptor, bytes })
+        Inside::Library(LibraryCopy { facts, descriptor, bytes })
+    }
+}
+
+impl Backing {
+    /// Nothing where nothing was found.
+    fn library(self) -> Option<Self> {
+        matches!(self, Self::File(_)).then_some(self)
     }
 }
 
