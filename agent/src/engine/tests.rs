@@ -245,6 +245,46 @@ pub(super) fn while_sampling<T: Send>(
 }
 
 #[test]
+fn zombies_are_nobody() {
+    const ZOMBIES: u64 = 1000;
+    if !can_sample() {
+        return;
+    }
+    let mut dead: Vec<std::process::Child> =
+        (0..ZOMBIES).map(|_| std::process::Command::new("/bin/true").spawn().unwrap()).collect();
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    let is_zombie = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+    };
+    while !dead.iter().all(|child| is_zombie(child.id())) {
+        assert!(std::time::Instant::now() < end, "they do not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut keep = Keep::new();
+    let options = EngineOptions { window: Duration::from_secs(1), ..EngineOptions::default() };
+    let work = || std::thread::sleep(Duration::from_millis(1500));
+    let ((), counts) = while_sampling(&options, &mut keep, work);
+    let listed = listed_processes();
+    for child in &mut dead {
+        child.wait().unwrap();
+    }
+    eprintln!("{listed} processes are listed, {} known", counts.processes.known);
+    // Others start processes on this machine too; half as many zombies would be too many.
+    assert!(counts.processes.known + ZOMBIES < listed + ZOMBIES / 2, "{counts:?}");
+    assert!(counts.processes.known > 10, "{counts:?}");
+}
+
+/// Processes that `/proc` lists, zombies too.
+fn listed_processes() -> u64 {
+    let entries = std::fs::read_dir("/proc").unwrap();
+    let listed = entries
+        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok())
+        .count();
+    listed as u64
+}
+
+#[test]
 fn five_thousand_short_processes_leave_nothing_behind() {
     if !can_sample() {
         return;
@@ -259,10 +299,7 @@ fn five_thousand_short_processes_leave_nothing_behind() {
         // The grace of the last ones.
         std::thread::sleep(Duration::from_secs(3));
     });
-    let living = std::fs::read_dir("/proc")
-        .unwrap()
-        .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<u32>().ok());
-    let living = living.count() as u64;
+    let living = listed_processes();
     eprintln!("{living} processes live: {counts:?}");
     // Others start processes on this machine too.
     assert!(counts.processes.known < living + 500, "{counts:?}");

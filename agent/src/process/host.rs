@@ -42,6 +42,16 @@ pub struct ProcessStatus {
     pub zombie: bool,
 }
 
+impl ProcessStatus {
+    /// True if nothing of the process runs any more: it waits for its parent to take note, which may be for
+    /// good. One whose main thread alone has ended counts more threads than that one (`num_threads` in
+    /// `do_task_stat`, kernel fs/proc/array.c; 0 once it is being taken away).
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.zombie && self.threads <= 1
+    }
+}
+
 /// What makes two descriptors the same file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileIdentity {

@@ -101,7 +101,8 @@ pub struct ProcessTable {
     replaced: Vec<Pid>,
     checks: VecDeque<Pid>,
     reads: VecDeque<Pid>,
-    checked_all_at: MonotonicNs,
+    /// When all are looked at again.
+    check_all_at: MonotonicNs,
     /// Records were lost since everything was last read again.
     records_lost: bool,
     read_all_at: MonotonicNs,
@@ -128,7 +129,8 @@ impl ProcessTable {
             replaced: Vec::new(),
             checks: VecDeque::new(),
             reads: VecDeque::new(),
-            checked_all_at: monotonic_now(),
+            // What was on its way out when the records began had left its own before.
+            check_all_at: monotonic_now().plus(EXIT_GRACE_NS),
             records_lost: false,
             read_all_at: MonotonicNs(0),
             counts: ProcessCounts::default(),
@@ -157,10 +159,10 @@ impl ProcessTable {
         Ok(pids)
     }
 
-    /// Reads a process that existed before the records began.
+    /// Reads a process that existed before the records began, if it lives.
     pub fn scan(&mut self, pid: Pid) {
         if self.live(pid).is_none() {
-            self.discover(pid, monotonic_now());
+            self.discover_living(pid, monotonic_now());
         }
     }
 
@@ -371,8 +373,8 @@ impl ProcessTable {
         self.look_again();
         self.recover_lost(now);
         self.look_after_young(now);
-        if now.0.saturating_sub(self.checked_all_at.0) > PROCESS_CHECK_INTERVAL_NS {
-            self.checked_all_at = now;
+        if now > self.check_all_at {
+            self.check_all_at = now.plus(PROCESS_CHECK_INTERVAL_NS);
             self.checks = self.instances.keys().copied().collect();
         }
         for _ in 0..PROCESS_CHECKS_PER_POLL.min(self.checks.len()) {

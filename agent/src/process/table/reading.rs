@@ -10,6 +10,7 @@ use crate::limits::{
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
+use crate::process::host::ProcessStatus;
 use crate::process::identity::{Known, Surroundings};
 use crate::process::instance::Instance;
 use crate::process::looks::{Asked, Listed, Look, Ticket};
@@ -19,9 +20,24 @@ use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 
 impl ProcessTable {
-    /// Reads a process that no record told of.
+    /// Reads a process that `/proc` lists, if it lives. What has ended and is listed still has had the record of
+    /// its exit, or never will: nobody would ever find out that it is gone.
+    pub(super) fn discover_living(&mut self, pid: Pid, time: MonotonicNs) {
+        if let Ok(status) = self.host.status(pid)
+            && !status.has_ended()
+        {
+            self.take_up(pid, time, status);
+        }
+    }
+
+    /// Reads a process that no record told of, for a record or a sample of it. It may have ended since: the
+    /// record of that is on its way.
     pub(super) fn discover(&mut self, pid: Pid, time: MonotonicNs) -> Option<()> {
         let status = self.host.status(pid).ok()?;
+        self.take_up(pid, time, status)
+    }
+
+    fn take_up(&mut self, pid: Pid, time: MonotonicNs, status: ProcessStatus) -> Option<()> {
         let started = MonotonicNs(status.start_time_ns.saturating_sub(self.host.asleep_ns()));
         if started.0 > time.0.saturating_add(START_TOLERANCE_NS) {
             return None; // The pid belongs to another process by now; its own records will tell.
@@ -59,7 +75,7 @@ impl ProcessTable {
             Ok(status) => {
                 let other =
                     status.start_time_ns.abs_diff(instance.start_time_ns) >= START_TOLERANCE_NS;
-                other || (status.zombie && status.threads <= 1)
+                other || status.has_ended()
             }
             Err(error) => {
                 error.kind() == std::io::ErrorKind::NotFound
@@ -172,7 +188,7 @@ impl ProcessTable {
     /// After lost records: the process may have executed, mapped, or be new.
     pub(super) fn read_again(&mut self, pid: Pid, now: MonotonicNs) {
         let Some(instance) = self.live(pid) else {
-            self.discover(pid, now);
+            self.discover_living(pid, now);
             return;
         };
         if instance.kernel_thread {

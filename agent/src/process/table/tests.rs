@@ -20,6 +20,7 @@ mod executable;
 mod forked;
 mod silent;
 mod time;
+mod zombies;
 
 const MS: u64 = 1_000_000;
 
