@@ -405,6 +405,11 @@ pub const UNWIND_RULES_PER_FILE_MAX: usize = 4096;
 pub const UNWIND_KNOWN_CODE_BYTES_MAX: u64 = 64 << 20;
 /// Places that such code is found at; a program has two.
 pub const UNWIND_KNOWN_CODE_MAX: usize = 4096;
+/// Bytes of code of a function whose callee keeps the register that its frame hangs on, or of that callee: glibc's
+/// have 200 and 700.
+pub const UNWIND_CALLEE_BYTES_MAX: u64 = 16 << 10;
+/// Calls of such functions in one file; glibc's loader has three.
+pub const UNWIND_CALLEES_MAX: usize = 64;
 /// Bytes of code of one file that rows are made of where nothing describes it, three more in memory for each. musl
 /// has 0.4 million, a static busybox 1.
 pub const UNWIND_CODE_BYTES_MAX: u64 = 8 << 20;

@@ -16,6 +16,7 @@ use tests::native::{Files, thread_root};
 use tests::observation::{Frame, Observation, observations};
 use tests::profiles::now_ns;
 use tests::statistics::as_f64;
+use tests::workload::seconds;
 use tests::{Agent, Sink, need, readme};
 
 const FREQUENCY_HZ: u32 = 499;
@@ -102,7 +103,8 @@ fn run(parts: &[Part], thread_root: (String, u64)) -> Result<(), String> {
     show(&metrics.read());
     agent.stop();
     let all = observations(&sink.requests());
-    let mut truth = Truth { files: Files::default(), thread_root, figures: BTreeMap::new() };
+    let mut truth =
+        Truth { files: Files::default(), thread_root, from_ns, figures: BTreeMap::new() };
     for sample in &all {
         if (from_ns..to_ns).contains(&sample.time_ns) {
             truth.take(sample, ended.part_of(sample));
@@ -122,6 +124,8 @@ fn show(reading: &Reading) {
 struct Truth {
     files: Files,
     thread_root: (String, u64),
+    /// What was taken earlier does not count.
+    from_ns: u64,
     figures: BTreeMap<&'static str, Figures>,
 }
 
@@ -141,9 +145,40 @@ struct Figures {
     named: usize,
     wrongly_unnamed: usize,
     /// Why stacks are not complete, and one of each.
-    causes: BTreeMap<String, (usize, String)>,
+    causes: BTreeMap<String, Cause>,
+    /// The same by the marker alone.
+    kinds: BTreeMap<String, Cause>,
     /// Files with frames that a symbol covers and that have no name.
     unnamed_files: BTreeMap<String, (usize, u64)>,
+}
+
+/// One reason for which stacks are not complete.
+struct Cause {
+    count: usize,
+    /// When the first and the last of them were taken, nanoseconds.
+    first_ns: u64,
+    last_ns: u64,
+    /// The first.
+    shown: String,
+}
+
+impl Cause {
+    fn count(causes: &mut BTreeMap<String, Self>, name: &str, sample: &Observation) {
+        let shown = || format!("{} {}: {}", sample.executable, sample.pid, sample.shown());
+        let (count, time_ns) = (0, sample.time_ns);
+        let new = || Self { count, first_ns: time_ns, last_ns: time_ns, shown: shown() };
+        let cause = causes.entry(name.to_owned()).or_insert_with(new);
+        cause.count += 1;
+        cause.first_ns = cause.first_ns.min(time_ns);
+        cause.last_ns = cause.last_ns.max(time_ns);
+    }
+
+    /// The most frequent first.
+    fn sorted(causes: &BTreeMap<String, Self>) -> Vec<(&String, &Self)> {
+        let mut causes: Vec<_> = causes.iter().collect();
+        causes.sort_by_key(|(_, cause)| std::cmp::Reverse(cause.count));
+        causes
+    }
 }
 
 impl Truth {
@@ -165,8 +200,9 @@ impl Truth {
         }
         *if mixed { &mut figures.mixed } else { &mut figures.native } += 1;
         if let (false, Err(cause)) = (mixed, complete) {
-            let shown = || format!("{} {}: {}", sample.executable, sample.pid, sample.shown());
-            figures.causes.entry(cause).or_insert_with(|| (0, shown())).0 += 1;
+            let kind = cause.split_inclusive(']').next().unwrap_or_default();
+            Cause::count(&mut figures.kinds, kind, sample);
+            Cause::count(&mut figures.causes, &cause, sample);
         }
         for frame in sample.user().filter(|frame| !frame.path.is_empty()) {
             figures.frames += 1;
@@ -213,9 +249,16 @@ impl Truth {
         let mut total = Figures::default();
         for (part, figures) in &self.figures {
             need::figure(&format!("{part}: {}", figures.shown()));
-            let mut causes: Vec<_> = figures.causes.iter().collect();
-            causes.sort_by_key(|(_, (count, _))| std::cmp::Reverse(*count));
-            for (cause, (count, shown)) in causes.iter().take(CAUSES_SHOWN) {
+            for (kind, Cause { count, first_ns, last_ns, .. }) in Cause::sorted(&figures.kinds) {
+                let [first, last] =
+                    [first_ns, last_ns].map(|time_ns| seconds(time_ns - self.from_ns));
+                need::figure(&format!(
+                    "{part}: {count} not complete, {kind}, from {first:.2} s to {last:.2} s"
+                ));
+            }
+            for (cause, Cause { count, shown, .. }) in
+                Cause::sorted(&figures.causes).into_iter().take(CAUSES_SHOWN)
+            {
                 need::figure(&format!("{part}: {count} not complete, {cause}; {}", cut(shown)));
             }
             if *part == "other" {

@@ -1,5 +1,6 @@
 //! Records as they lie in the ring buffer.
 
+use crate::REGISTERS;
 use crate::tables::ProcessEntry;
 
 /// Set in a user frame whose address is exact: the interrupted leaf, or the frame that a signal
@@ -70,6 +71,9 @@ pub struct StackTail {
     pub bytes: u32,
     /// 1 if `ip` is the address of an instruction, 0 if it is a return address.
     pub exact: u32,
+    /// The general registers of the thread, or of what the last signal interrupted, as far as the walk knows them:
+    /// see `walk::Walk`.
+    pub general: [u64; REGISTERS],
 }
 
 /// The sampler met a process or an address that no table covers; the agent is woken at once.
@@ -105,4 +109,4 @@ pub struct Inherited {
 const _: () = assert!(size_of::<Inherited>() == 24);
 const _: () = assert!(size_of::<SampleHeader>() == 64);
 const _: () = assert!(size_of::<UnknownMapping>() == 24);
-const _: () = assert!(size_of::<StackTail>() == 32);
+const _: () = assert!(size_of::<StackTail>() == 160);

@@ -41,6 +41,15 @@ pub enum RuleKind {
     /// Only in the innermost frame. Registers have the numbers of DWARF (System V ABI for x86-64, figure
     /// 3.36), below [`REGISTERS`].
     LeafRegister = 11,
+    /// CFA = rbx + `addend`, in a function that keeps its frame in rbx across a call (`_dl_runtime_resolve` of
+    /// glibc). Its callee saves rbx at rsp + `offset`, below the frame: there it is read, unless that lies below
+    /// the stack pointer of the innermost frame. Then rbx is not saved yet, or restored: it is the thread's.
+    SavedRegister = 12,
+}
+
+impl RuleKind {
+    /// The kind with the highest number.
+    pub const LAST: Self = Self::SavedRegister;
 }
 
 /// General registers, by the numbers of DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.

@@ -51,8 +51,14 @@ pub(super) fn append(
     }
     // SAFETY: as above.
     let walk = unsafe { &(*scratch).state.walk };
-    let head =
-        StackTail { ip: walk.ip, sp: walk.sp, bp: walk.bp, bytes: low32(bytes), exact: walk.exact };
+    let head = StackTail {
+        ip: walk.ip,
+        sp: walk.sp,
+        bp: walk.bp,
+        bytes: low32(bytes),
+        exact: walk.exact,
+        general: walk.registers.general,
+    };
     // SAFETY: the record has room for the head and the stack behind `STACK_FRAMES_MAX` frames.
     unsafe { tail.write(head) };
     // SAFETY: as above.

@@ -46,6 +46,10 @@ pub(super) fn apply(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> 
     if kind == RuleKind::ReturnRegister as u8 && innermost {
         return by_return_register(walk, memory, rule);
     }
+    if kind == RuleKind::SavedRegister as u8 {
+        let bx = saved_bx(walk, memory, walk.sp.wrapping_add(offset))?;
+        return by_cfa(walk, memory, rule, bx.wrapping_add(addend));
+    }
     Err(Outcome::RuleUnsupported)
 }
 
@@ -61,6 +65,15 @@ fn register(walk: &Walk, rule: UnwindRule) -> u64 {
             number,
         )
     }
+}
+
+/// The frame's rbx, which its callee keeps at `slot` as long as that is the callee's.
+#[inline(always)]
+fn saved_bx(walk: &Walk, memory: &impl Memory, slot: u64) -> Result<u64, Outcome> {
+    if walk.exact == 1 || slot < walk.registers.general[Registers::SP] {
+        return Ok(walk.registers.general[Registers::BX]);
+    }
+    read_word(memory, slot)
 }
 
 /// The caller's frame, where the return address is in a register: the stack pointer may already be the
@@ -229,6 +242,8 @@ fn by_signal_frame(walk: &mut Walk, memory: &impl Memory, address: u64) -> Step 
     walk.bp = words[0];
     walk.exact = 1;
     walk.by_frame_pointer = 0;
+    walk.registers.general[Registers::BX] = words[1];
+    walk.registers.general[Registers::SP] = words[5];
     Ok(())
 }
 

@@ -45,6 +45,8 @@ pub struct Registers {
 }
 
 impl Registers {
+    /// Number of rbx.
+    pub const BX: usize = 3;
     /// Number of rbp.
     pub const BP: usize = 6;
     /// Number of rsp.
@@ -68,7 +70,7 @@ pub struct Walk {
     /// 1 in the innermost frame, where all registers are known.
     innermost: u32,
     unused: u32,
-    /// The registers of the innermost frame.
+    /// The registers of the innermost frame; behind a signal frame, rbx and rsp are those that it interrupted.
     pub registers: Registers,
 }
 

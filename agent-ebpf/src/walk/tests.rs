@@ -97,7 +97,7 @@ impl Rules for World {
 
 fn random_rule(random: &mut Random) -> UnwindRule {
     // The first of them is for the walk to go on, most of the time.
-    let kind = if random.one_in(3) { 1 } else { random.below(13) };
+    let kind = if random.one_in(3) { 1 } else { random.below(14) };
     let wild = random.one_in(50);
     let mut number = |bound: u64, unit: i32| {
         let word = random.next();
@@ -359,6 +359,8 @@ struct Evaluator<'a> {
     world: &'a World,
     stack: &'a Stack,
     registers: &'a Registers,
+    /// rbx and rsp of what was interrupted last.
+    interrupted: (u64, u64),
     by_frame_pointer: bool,
     frames: Vec<Seen>,
 }
@@ -402,7 +404,7 @@ impl Evaluator<'_> {
     }
 
     fn caller(&mut self, frame: Seen, rule: UnwindRule) -> Result<Seen, Outcome> {
-        let (ip, sp, bp, _) = frame;
+        let (ip, sp, bp, exact) = frame;
         let innermost = self.frames.len() == 1;
         let offset = rule.offset as i64 as u64;
         let addend = rule.addend as i64 as u64;
@@ -428,6 +430,11 @@ impl Evaluator<'_> {
                 return checked(register(), below, cfa, bp);
             }
             11 if innermost => register().wrapping_add(offset),
+            12 => {
+                let (slot, (live, top)) = (sp.wrapping_add(offset), self.interrupted);
+                let saved = !exact && slot >= top;
+                if saved { self.word(slot)? } else { live }.wrapping_add(addend)
+            }
             _ => return Err(Outcome::RuleUnsupported),
         };
         self.by_frame_pointer = false;
@@ -493,6 +500,7 @@ impl Evaluator<'_> {
         }
         self.by_frame_pointer = false;
         let (sp, bp) = (context.wrapping_add(160), context.wrapping_add(120));
+        self.interrupted = (self.word(context.wrapping_add(128))?, self.word(sp)?);
         Ok((ip, self.word(sp)?, self.word(bp)?, true))
     }
 }
@@ -536,6 +544,7 @@ fn a_million_walks_over_random_tables_find_what_a_plain_evaluator_finds() {
                     world: &world,
                     stack: &stack,
                     registers: &registers,
+                    interrupted: (registers.general[3], registers.general[7]),
                     by_frame_pointer: false,
                     frames: Vec::new(),
                 };

@@ -6,7 +6,7 @@ use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::limits::STACK_BYTES_MAX;
 use agent_ebpf::{
-    FRAME_EXACT, Inherited, Outcome, ProcessEntry, RecordKind, SampleHeader, StackTail,
+    FRAME_EXACT, Inherited, Outcome, ProcessEntry, REGISTERS, RecordKind, SampleHeader, StackTail,
     UnknownMapping,
 };
 use std::mem::offset_of;
@@ -62,7 +62,7 @@ fn sample(bytes: &[u8], with_stack: bool) -> Option<RawSample> {
     if usize::from(root_frames) > user_frames || with_stack == rest.is_empty() {
         return None;
     }
-    let stack = if with_stack { Some(copied_stack(rest)?) } else { None };
+    let stack = if with_stack { Some(copied_stack(rest, user_frames == 1)?) } else { None };
     let (words, _) = frames.as_chunks::<8>();
     let (kernel, user) = words.split_at(kernel_frames);
     let comm = bytes_at::<16>(bytes, offset_of!(SampleHeader, comm))?;
@@ -83,17 +83,20 @@ fn sample(bytes: &[u8], with_stack: bool) -> Option<RawSample> {
     })
 }
 
-fn copied_stack(tail: &[u8]) -> Option<CopiedStack> {
+fn copied_stack(tail: &[u8], innermost: bool) -> Option<CopiedStack> {
     let bytes = tail.get(size_of::<StackTail>()..)?;
     let length = usize::try_from(u32_at(tail, offset_of!(StackTail, bytes))?).ok()?;
     if length != bytes.len() || length > STACK_BYTES_MAX {
         return None;
     }
+    let general = tail.get(offset_of!(StackTail, general)..)?.as_chunks::<8>().0;
     Some(CopiedStack {
         ip: AbsAddr(u64_at(tail, offset_of!(StackTail, ip))?),
         sp: AbsAddr(u64_at(tail, offset_of!(StackTail, sp))?),
         bp: u64_at(tail, offset_of!(StackTail, bp))?,
         exact: u32_at(tail, offset_of!(StackTail, exact))? == 1,
+        innermost,
+        general: Box::new(general.first_chunk::<REGISTERS>()?.map(u64::from_ne_bytes)),
         bytes: bytes.to_vec(),
     })
 }

@@ -24,7 +24,7 @@ pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
-use agent_ebpf::{Outcome, ProcessEntry, UserRegisters};
+use agent_ebpf::{Outcome, ProcessEntry, REGISTERS, UserRegisters};
 
 /// How the sampler is loaded.
 #[derive(Clone, Debug)]
@@ -150,6 +150,10 @@ pub struct CopiedStack {
     pub bp: u64,
     /// True if `ip` is the address of an instruction, false if it is a return address.
     pub exact: bool,
+    /// True if it is the innermost frame.
+    pub innermost: bool,
+    /// General registers, as far as the walk knew them.
+    pub general: Box<[u64; REGISTERS]>,
     /// The stack from `sp` up, at most `agent_ebpf::limits::STACK_BYTES_MAX` bytes.
     pub bytes: Vec<u8>,
 }

@@ -113,6 +113,8 @@ mod tests {
                 sp: AbsAddr(0x2000),
                 bp: 0,
                 exact: true,
+                innermost: true,
+                general: Box::default(),
                 bytes: vec![0; bytes],
             }),
         }

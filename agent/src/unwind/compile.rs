@@ -2,6 +2,7 @@
 //! each source, closes the root.
 
 use super::builder::Builder;
+use super::callee::Callees;
 use super::code::CodeRows;
 use super::entries::{Entries, Format, FrameSection};
 use super::go::GoRows;
@@ -48,7 +49,8 @@ pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileErr
             None
         }
     };
-    let table = merge(builder, entries, go.as_ref())?;
+    let callees = (!kept).then(|| Callees::new(&elf));
+    let table = merge(builder, cfi::Compiler::new(callees), entries, go.as_ref())?;
     let losses = table.losses();
     if losses != RowLosses::default() {
         tracing::debug!(?losses, "unwind rows of a file are not whole");
@@ -59,11 +61,11 @@ pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileErr
 /// Adds the functions of all sources in the order of their addresses.
 fn merge(
     mut builder: Builder<'_>,
+    mut compiler: cfi::Compiler<'_>,
     mut entries: Entries<'_>,
     go: Option<&GoTable<'_, '_>>,
 ) -> Result<RowTable, ForeignFileError> {
     let base = builder.base();
-    let mut compiler = cfi::Compiler::new();
     let mut go = go.map(|go| GoRows::new(go, &mut builder));
     for number in 0..entries.len() {
         let Some(start) = entries.start(number) else { break };

@@ -142,6 +142,12 @@ impl<'a> Entries<'a> {
         self.functions.get(number).and_then(|function| u32::try_from(function >> 32).ok())
     }
 
+    /// The number of the function that begins at `start`, relative to the builder's base.
+    pub(super) fn number_at(&self, start: u32) -> Option<usize> {
+        let number = self.functions.partition_point(|&function| function >> 32 < start.into());
+        (self.start(number) == Some(start)).then_some(number)
+    }
+
     /// Fails if the file could not be read.
     pub(super) fn check(&mut self) -> Result<(), ForeignFileError> {
         self.sections.iter_mut().try_for_each(|section| section.reader.check())

@@ -2,6 +2,7 @@
 //! these, the machine code into rows, loaded into BPF memory by `bpf`. Only `walk` walks a stack: one that was copied.
 
 mod builder;
+mod callee;
 mod cfi;
 mod code;
 mod compile;

@@ -20,8 +20,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const ADDRESSES: usize = 1_000_000;
 
 /// Rules that framehop has no counterpart of.
-const BEYOND_FRAMEHOP: [RuleKind; 5] = [
+const BEYOND_FRAMEHOP: [RuleKind; 6] = [
     RuleKind::LeafRegister,
+    RuleKind::SavedRegister,
     RuleKind::ReturnRegister,
     RuleKind::DerefRbp,
     RuleKind::DerefRsp,

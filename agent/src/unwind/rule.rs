@@ -11,8 +11,9 @@ use gimli::{
 /// How the bytes of a section are read.
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
+pub(super) const RBX: Register = Register(3);
 const RBP: Register = Register(6);
-const RSP: Register = Register(7);
+pub(super) const RSP: Register = Register(7);
 const RETURN_ADDRESS: Register = Register(16);
 /// Where a call leaves the return address, relative to the CFA.
 const RETURN_ADDRESS_OFFSET: i64 = -8;
@@ -65,7 +66,7 @@ fn cfa_rule<'a, S: UnwindSection<Bytes<'a>>>(
         CfaRule::RegisterAndOffset { register: RSP, offset } => (RuleKind::RspOffset, offset, 0),
         CfaRule::RegisterAndOffset { register: RBP, offset } => (RuleKind::RbpOffset, offset, 0),
         // Assembly, and the first instructions of functions that align their frame: none of them makes
-        // a call before the CFA is found in another way. glibc's `_dl_runtime_resolve` is the exception.
+        // a call before the CFA is found in another way. For glibc's `_dl_runtime_resolve` see `callee`.
         CfaRule::RegisterAndOffset { register, offset } => {
             (RuleKind::LeafRegister, offset, i64::from(general(register)?))
         }

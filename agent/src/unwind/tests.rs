@@ -56,7 +56,7 @@ pub(super) fn word(address: u64) -> u64 {
 }
 
 pub(super) fn apply(rule: UnwindRule, machine: Machine) -> Step {
-    let kind = (0..=11).find(|&kind| kind == rule.kind).unwrap();
+    let kind = (0..=RuleKind::LAST as u8).find(|&kind| kind == rule.kind).unwrap();
     let offset = i64::from(rule.offset);
     let addend = i64::from(rule.addend);
     let at = |register: u64, offset: i64| register.wrapping_add_signed(offset);
@@ -72,6 +72,9 @@ pub(super) fn apply(rule: UnwindRule, machine: Machine) -> Step {
             at(machine.register(Register(u16::try_from(rule.addend).unwrap())).unwrap(), offset)
         }
         k if k == RuleKind::ReturnRegister as u8 => at(machine.rsp, offset),
+        k if k == RuleKind::SavedRegister as u8 => {
+            at(machine.register(Register(3)).unwrap(), addend)
+        }
         k if k == RuleKind::End as u8 => return Step::End,
         k if k == RuleKind::Signal as u8 => {
             let context = at(machine.rsp, offset);
@@ -429,4 +432,60 @@ fn the_entry_of_the_loader_is_a_root() {
         let rule = table.rule_at(address);
         assert_eq!(rule, Some(UnwindRule::plain(RuleKind::End)), "{address:#x}");
     }
+}
+
+/// `_dl_runtime_resolve` keeps its frame in rbx while `_dl_fixup`, which saves that, looks for a symbol (glibc,
+/// sysdeps/x86_64/dl-trampoline.h). Truth: what gimli says of the callee at each of its instructions.
+#[test]
+fn the_callee_of_the_lazy_binder_saves_its_frame() {
+    let path = Path::new("/lib64/ld-linux-x86-64.so.2");
+    let Ok(bytes) = std::fs::read(path) else {
+        eprintln!("not on this machine, not looked at: {}", path.display());
+        return;
+    };
+    // mov 16(%rbx),%rsi; mov 8(%rbx),%rdi; call
+    let shape = [0x48, 0x8b, 0x73, 0x10, 0x48, 0x8b, 0x7b, 0x08, 0xe8];
+    let table = unwind_rows_from_bytes(&bytes).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    let code = text.data().unwrap();
+    let mut found = 0;
+    for at in memchr::memmem::find_iter(code, &shape) {
+        let call = text.address() + at as u64 + 8;
+        let rule = table.rule_at(call).unwrap();
+        assert_eq!(rule.kind, RuleKind::SavedRegister as u8, "{call:#x}: {rule:?}");
+        let before = table.rule_at(call - 1).unwrap();
+        assert_eq!(before.kind, RuleKind::LeafRegister as u8, "{call:#x}: {before:?}");
+        assert_eq!((before.offset, before.addend), (rule.addend, 3));
+        assert_eq!(table.rule_at(call + 5), Some(before));
+        let distance = code[at + 9..at + 13].try_into().unwrap();
+        let callee = (call + 5).wrapping_add_signed(i32::from_le_bytes(distance).into());
+        callee_keeps(&file, callee, rule.offset);
+        found += 1;
+    }
+    assert!(found >= 1, "the loader binds lazily");
+}
+
+fn callee_keeps(file: &object::File<'_>, callee: u64, offset: i32) {
+    let oracle = Oracle::new(file);
+    let table = oracle.header.table().unwrap();
+    let from = gimli::EhFrame::cie_from_offset;
+    let fde = table.fde_for_address(&oracle.section, &oracle.bases, callee, from).unwrap();
+    assert_eq!(fde.initial_address(), callee);
+    let mut context = UnwindContext::new();
+    let mut rows = fde.rows(&oracle.section, &oracle.bases, &mut context).unwrap();
+    let mut saved = 0;
+    while let Some(row) = rows.next_row().unwrap() {
+        let CfaRule::RegisterAndOffset { register: Register(7), offset: depth } = *row.cfa() else {
+            panic!("{row:?}")
+        };
+        match row.register(Register(3)) {
+            Some(RegisterRule::Offset(at)) => assert_eq!(at, i64::from(offset)),
+            // The place is not the callee's yet.
+            None => assert!(depth < -i64::from(offset)),
+            other => panic!("{other:?}"),
+        }
+        saved += usize::from(row.register(Register(3)).is_some());
+    }
+    assert!(saved > 0);
 }

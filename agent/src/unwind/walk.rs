@@ -20,7 +20,13 @@ pub struct Walked {
 #[must_use]
 pub fn walk_copied(stack: &CopiedStack, rules: &impl Rules) -> Walked {
     let mut walk = Walk::default();
-    walk.resume(stack.ip.0, stack.sp.0, stack.bp, stack.exact.into());
+    walk.registers.general = *stack.general;
+    walk.registers.ip = stack.ip.0;
+    if stack.innermost {
+        walk.begin();
+    } else {
+        walk.resume(stack.ip.0, stack.sp.0, stack.bp, stack.exact.into());
+    }
     let memory = Copy(stack);
     let mut frames = Vec::new();
     while frames.len() < USER_FRAMES_MAX {
@@ -59,22 +65,29 @@ impl Memory for Copy<'_> {
 mod tests {
     use super::*;
     use crate::unwind::RowTable;
-    use agent_ebpf::{RuleKind, UnwindRule};
+    use agent_ebpf::walk::Registers;
+    use agent_ebpf::{REGISTERS, RuleKind, UnwindRule};
 
     const STACK: u64 = 0x7000_0000_1000;
 
-    /// Two functions: frames of 32 bytes, and the outermost one.
+    const RDI: usize = 5;
+
+    /// Frames of 32 bytes, the outermost one, and one that has its return address in rdi.
     fn rows() -> RowTable {
-        let frame = UnwindRule { offset: 32, rbp: -2, ..UnwindRule::plain(RuleKind::RspOffset) };
-        let rules =
-            vec![frame, UnwindRule::plain(RuleKind::End), UnwindRule::plain(RuleKind::NoInfo)];
-        RowTable::new(0x1000, rules, [(0x10, 0), (0x20, 1), (0x30, 2)]).unwrap()
+        let plain = UnwindRule::plain;
+        let frame = UnwindRule { offset: 32, rbp: -2, ..plain(RuleKind::RspOffset) };
+        let in_rdi = UnwindRule { addend: 5, ..plain(RuleKind::ReturnRegister) };
+        let rules = vec![frame, plain(RuleKind::End), in_rdi, plain(RuleKind::NoInfo)];
+        RowTable::new(0x1000, rules, [(0x10, 0), (0x20, 1), (0x30, 2), (0x40, 3)]).unwrap()
     }
 
     fn copied(words: &[u64]) -> CopiedStack {
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let (ip, sp) = (AbsAddr(0x40_1014), AbsAddr(STACK));
-        CopiedStack { ip, sp, bp: 0x77, exact: true, bytes }
+        let mut general = Box::new([0; REGISTERS]);
+        general[Registers::SP] = STACK;
+        general[RDI] = 0x40_101c;
+        CopiedStack { ip, sp, bp: 0x77, exact: true, innermost: true, general, bytes }
     }
 
     /// The rows behind one mapping, or what stands in their place.
@@ -103,6 +116,22 @@ mod tests {
             let all = [(0x40_1014, true), (0x40_101c, false), (0x40_1024, false)];
             let expected = all.map(|(at, exact)| UserFrame { address: AbsAddr(at), exact });
             assert_eq!((walked.frames.as_slice(), walked.outcome), (&expected[..frames], outcome));
+        }
+    }
+    /// As where `vfork` is: its child may write over the return address on the stack that they share.
+    #[test]
+    fn the_innermost_frame_of_a_copy_has_its_registers() {
+        let rows = rows();
+        let in_vfork = CopiedStack { ip: AbsAddr(0x40_1034), ..copied(&[3, 4, 5, 0x40_1024]) };
+        let table = [
+            (true, vec![0x40_1034, 0x40_101c, 0x40_1024], Outcome::Complete),
+            (false, vec![0x40_1034], Outcome::RuleUnsupported),
+        ];
+        for (innermost, frames, outcome) in table {
+            let stack = CopiedStack { innermost, ..in_vfork.clone() };
+            let walked = walk_copied(&stack, &Mapped(Ok(&rows)));
+            let found: Vec<u64> = walked.frames.iter().map(|frame| frame.address.0).collect();
+            assert_eq!((found, walked.outcome), (frames, outcome));
         }
     }
 }

@@ -14,6 +14,9 @@ const LIBRARY: Library = Library {
 /// Stubs that bind at the first call.
 const STUBS: Library = Library { source: "plt_library.c", flags: &[], linked: true };
 
+/// A thousand functions that are bound when they are called, through stubs of their own library.
+const LAZY: Library = Library { source: "lazy_library.c", flags: &["-Wl,-z,lazy"], linked: true };
+
 /// How a program may be linked.
 pub(super) const LINKS: [Case; 11] = [
     Case::plain("pie", "C, position independent, glibc"),
@@ -57,7 +60,7 @@ pub(super) const TABLES: [Case; 4] = [
 ];
 
 /// Frames that are unlike others.
-pub(super) const FRAMES: [Case; 10] = [
+pub(super) const FRAMES: [Case; 11] = [
     Case::of("huge.c", "huge", "frames of 540 KiB").beside(Opinion::Gdb),
     Case::of("drap.c", "drap", "realigned frames (DRAP)"),
     Case::of("plt.c", "plt", "time in stubs of `.plt`")
@@ -74,6 +77,10 @@ pub(super) const FRAMES: [Case; 10] = [
         .flags(&["-fuse-ld=lld", "-Wl,-z,lazy"])
         .needs("VESTA_LLD", "ld.lld"),
     Case::of("plt_halves.c", "plt-halves", "both halves of a lazy stub"),
+    Case::of("lazy.c", "lazy", "in the loader, which binds functions at their first call")
+        .with(LAZY)
+        .calling(8)
+        .flags(&["-Wl,-z,lazy"]),
     Case::of("assembly.c", "assembly", "assembly with an expression, as OpenSSL's"),
     Case::of("assembly.c", "assembly-register", "assembly that keeps its frame in a register")
         .flags(&["-DBY_REGISTER"]),

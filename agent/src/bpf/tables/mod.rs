@@ -399,7 +399,7 @@ fn check(table: &RowTable) -> Result<(), BpfError> {
 }
 
 fn check_rule(rule: &UnwindRule) -> Result<(), BpfError> {
-    if rule.kind > RuleKind::LeafRegister as u8 {
+    if rule.kind > RuleKind::LAST as u8 {
         return Err(BpfError::Table { reason: "a rule of an unknown kind" });
     }
     let names_register = [RuleKind::ReturnRegister, RuleKind::LeafRegister].map(|kind| kind as u8);

@@ -69,6 +69,7 @@ fn a_copied_stack_follows_the_frames() {
             bytes.extend(word.to_ne_bytes());
         }
         bytes.extend([stated, 0].map(u32::to_ne_bytes).concat());
+        bytes.extend((0..16_u64).flat_map(u64::to_ne_bytes));
         bytes.extend(stack);
         bytes
     };
@@ -79,6 +80,8 @@ fn a_copied_stack_follows_the_frames() {
         sp: AbsAddr(0x7000_1000),
         bp: 16,
         exact: false,
+        innermost: false,
+        general: Box::new(std::array::from_fn(|number| number as u64)),
         bytes: b"12345".to_vec(),
     };
     assert_eq!((sample.stack, sample.user.len()), (Some(expected), 2));

@@ -9,6 +9,7 @@ use super::target::{TableLoader, Target};
 use crate::address::AbsAddr;
 use crate::bpf::{FormChoice, MappingUnwind, RawSample, Sampler};
 use agent_ebpf::limits::{PAGE_BYTES, STACK_BURST, STACK_BYTES_MAX, STACK_INTERVAL_NS_MIN};
+use agent_ebpf::walk::Registers;
 use agent_ebpf::{Outcome, RuleKind, UnwindRule};
 
 /// The stack of a process: start and end of its mapping.
@@ -139,4 +140,34 @@ fn the_innermost_frame_may_be_found_by_any_register() {
         assert!(second.clone().count() + 2 >= samples.len());
         assert!(second.into_iter().all(|sample| sample.outcome == Outcome::RuleUnsupported));
     }
+}
+
+/// What the walk in user space then needs of the innermost frame (`unwind::walk`).
+#[test]
+fn a_copy_has_the_registers_of_the_innermost_frame() {
+    if cannot_run() {
+        return;
+    }
+    let rdi = 5;
+    let flags = ["-O2", "-no-pie", "-Wl,--section-start=.hot=0x10000000", "-DRETURN_REGISTER"];
+    let target = Target::compile_and_run(REGISTER_RULES, &flags);
+    let (mut sampler, mut tables) =
+        Sampler::load(&options(FormChoice::Auto, target.pid())).unwrap();
+    let mut mappings = TableLoader::default().mappings(&mut tables, target.pid());
+    let program = mappings.iter().map(|mapping| mapping.start).min().unwrap();
+    let hot = mappings.iter_mut().find(|mapping| mapping.start == AbsAddr(0x1000_0000));
+    hot.expect("a mapping of its own").unwind = MappingUnwind::Pending;
+    tables.set_process(target.pid(), next_generation(), &mappings).unwrap();
+    let (records, _) = run(&mut sampler, target.pid(), WANTED);
+    let samples = samples(records, target.pid());
+    let copies: Vec<_> = samples.iter().filter_map(|sample| sample.stack.as_ref()).collect();
+    let in_main = |address: u64| (program.0..program.0 + 0x1_0000).contains(&address);
+    let known = copies.iter().filter(|copy| {
+        let own = (copy.general[Registers::SP], copy.general[Registers::BP]);
+        assert!(copy.innermost && own == (copy.sp.0, copy.bp), "{:x?}", copy.general);
+        in_main(copy.general[rdi])
+    });
+    let known = known.count();
+    // An instruction at either end of the function has it on the stack.
+    assert!(!copies.is_empty() && known + 2 >= copies.len(), "{known} of {}", copies.len());
 }

@@ -13,6 +13,7 @@ use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::host::Host;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
+use agent_ebpf::walk::Registers;
 use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -280,7 +281,10 @@ fn a_stack_that_came_along_is_walked_on_or_goes_as_it_is() {
         let Record::Sample(mut sample) = sample(50, monotonic_now()) else { unreachable!() };
         let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let (ip, sp) = (AbsAddr(ip), AbsAddr(0x7000));
-        sample.stack = Some(CopiedStack { ip, sp, bp: 0, exact: true, bytes });
+        let mut general = Box::new([0; agent_ebpf::REGISTERS]);
+        general[Registers::SP] = sp.0;
+        let stack = CopiedStack { ip, sp, bp: 0, exact: true, innermost: true, general, bytes };
+        sample.stack = Some(stack);
         sample.user = vec![UserFrame { address: ip, exact: true }];
         Record::Sample(sample)
     };

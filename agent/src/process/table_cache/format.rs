@@ -64,7 +64,7 @@ fn number(bytes: &[u8]) -> Option<(u64, &[u8])> {
 
 fn rule(bytes: &[u8; RULE_BYTES]) -> Option<UnwindRule> {
     let [kind, rbp, rbp_from_rbp, reserved, a, b, c, d, e, f, g, h] = *bytes;
-    (kind <= RuleKind::LeafRegister as u8).then_some(UnwindRule {
+    (kind <= RuleKind::LAST as u8).then_some(UnwindRule {
         kind,
         rbp: rbp.cast_signed(),
         rbp_from_rbp,

@@ -56,6 +56,9 @@ pub(super) struct Function {
     /// ABI for x86-64, section 3.2.2): its frame is another one than was taken for it, as that of a cold block
     /// which is taken for a function.
     pub(super) misaligned: bool,
+    /// True if it leaves a frame that it did not make: it is the end of functions that jump to it (V8's
+    /// `BaselineLeaveFrame`), and nobody calls it.
+    pub(super) leaves_other: bool,
     /// True if it may go on elsewhere, and return from there.
     goes_on: bool,
 }
@@ -104,6 +107,7 @@ impl<'c> Region<'c> {
             let mut walk = Walk {
                 region: self,
                 seed,
+                within: state == State::WITHIN,
                 cuts: &cuts,
                 nodes: HashMap::new(),
                 sure: Vec::new(),
@@ -136,6 +140,8 @@ impl<'c> Region<'c> {
 struct Walk<'r, 'c> {
     region: &'r mut Region<'c>,
     seed: u64,
+    /// It begins in the frame of others.
+    within: bool,
     /// Calls that do not return.
     cuts: &'r HashSet<u64>,
     nodes: HashMap<u64, Node>,
@@ -201,8 +207,10 @@ impl Walk<'_, '_> {
         let Some(node) = self.nodes.get_mut(&at) else { return Ok(()) };
         node.length = u8::try_from(code.len()).unwrap_or(u8::MAX);
         let before = node.state;
+        // Who leaves the frame of others may take what they were called with off the stack, too.
         if let Value::Frame(depth) = before.sp
             && depth < 8
+            && !self.within
         {
             return Err(Wrong { at });
         }
@@ -224,6 +232,7 @@ impl Walk<'_, '_> {
             _ => {}
         }
         state.step(&code, &mut self.region.info);
+        self.found.leaves_other |= state.leaves_other_frame(&before, &code);
         if code.mnemonic() == Mnemonic::Lea && code.is_ip_rel_memory_operand() {
             self.found.pointers.push(code.ip_rel_memory_address());
         }

@@ -296,7 +296,7 @@ impl<'s, 'c> Search<'s, 'c> {
         while let Some(entry) = self.queue.pop() {
             let Some(function) = self.follow(entry, State::ENTRY) else { continue };
             let by_tail = function.tails.iter().any(|tail| self.understood.contains(tail));
-            let likely = function.returns || function.saves || by_tail;
+            let likely = function.returns || function.saves || by_tail || function.leaves_other;
             if self.called.contains(&entry) || likely && !function.misaligned {
                 self.accept(entry, &function);
             } else if !function.misaligned {
@@ -309,6 +309,11 @@ impl<'s, 'c> Search<'s, 'c> {
 
     fn follow(&mut self, at: u64, state: State) -> Option<Function> {
         match self.region.function(at, state) {
+            Ok(function) if function.leaves_other && state == State::ENTRY => {
+                let mut within = self.follow(at, State::WITHIN)?;
+                within.leaves_other = true;
+                Some(within)
+            }
             Ok(function) => Some(function),
             Err(refusal) => {
                 self.limited |= refusal == Refusal::Limit && self.region.instructions_left == 0;

@@ -39,6 +39,17 @@ impl State {
     pub(super) const START: Self =
         Self { sp: Value::Unknown, bp: Value::Unknown, copy: None, saved: None };
 
+    /// Somewhere in a function that keeps its frame in rbp.
+    pub(super) const WITHIN: Self =
+        Self { sp: Value::Unknown, bp: Value::Frame(16), copy: None, saved: Some(16) };
+
+    /// True if the instruction that made `self` of `before` leaves a frame that is not the function's own: it takes
+    /// the caller's rbp for the frame's place.
+    pub(super) fn leaves_other_frame(&self, before: &Self, code: &Instruction) -> bool {
+        let leaves = self.sp == Value::Caller || code.mnemonic() == Mnemonic::Leave;
+        before.bp == Value::Caller && leaves
+    }
+
     /// True where the function has nothing of its own on the stack, as at its entry.
     pub(super) fn is_unwound(&self) -> bool {
         self.sp == Self::ENTRY.sp && self.bp == Self::ENTRY.bp

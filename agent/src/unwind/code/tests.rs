@@ -174,6 +174,29 @@ fn a_stack_pointer_kept_in_another_register() {
     ]);
 }
 
+/// V8's code for functions that it compiled in haste jumps to their common end (`Builtins_BaselineLeaveFrame` of Node.js
+/// 20), which leaves their frame.
+#[test]
+fn the_end_of_other_functions_has_their_frame() {
+    check(&[
+        ("mov -0x10(%rbp),%r8", &[0x4c, 0x8b, 0x45, 0xf0], "bp+16 rbp-16"),
+        ("push %rbx", &[0x53], "bp+16 rbp-16"),
+        ("call *%rax", &[0xff, 0xd0], "bp+16 rbp-16"),
+        ("pop %rbx", &[0x5b], "bp+16 rbp-16"),
+        ("mov %rbp,%rsp", &[0x48, 0x89, 0xec], "bp+16 rbp-16"),
+        ("pop %rbp", &[0x5d], "bp+16 rbp-16"),
+        ("pop %r8", &[0x41, 0x58], "sp+8"),
+        ("lea (%rsp,%rbx,8),%rsp", &[0x48, 0x8d, 0x24, 0xdc], "-"),
+        ("push %r8", &[0x41, 0x50], "-"),
+        ("ret", &[0xc3], "-"),
+    ]);
+    check(&[
+        ("mov %rdi,%rax", &[0x48, 0x89, 0xf8], "bp+16 rbp-16"),
+        ("leave", &[0xc9], "bp+16 rbp-16"),
+        ("ret", &[0xc3], "sp+8"),
+    ]);
+}
+
 /// A block that compilers move away from its function, because it is seldom reached: its frame is that of the
 /// function, which nobody can know, and it ends in a call that does not return, right before another function.
 #[test]
