@@ -42,6 +42,17 @@ pub const TIMELINE_BUCKETS_MAX: usize = 2_000;
 pub const TIMELINE_CELLS_MAX: usize = 4 << 20;
 /// Distinct label values counted in one answer: bounds the memory of a question about thread ids.
 pub const LABEL_VALUES_MAX: usize = 1 << 20;
+/// Distinct values of a label that become frames of one flame graph; more are one frame together.
+pub const LEAF_VALUES_MAX: usize = 1_024;
+/// Pairs of stack and label value in one flame graph, some 40 bytes each.
+pub const LEAF_STACKS_MAX: usize = 1 << 22;
+/// Locks that one answer tells apart, some 80 bytes each: a host of 10,000 processes with 100 contended locks
+/// each. More are in the total alone, and a warning says so.
+pub const LOCKS_MAX: usize = 1 << 20;
+/// Pairs of lock and stack that one answer about locks tells apart, some 100 bytes each.
+pub const LOCK_STACKS_MAX: usize = 1 << 20;
+/// Frames of the stack that is shown of a waiter: what a person reads, and a table can hold.
+pub const LOCK_STACK_FRAMES_MAX: usize = 32;
 
 // ---- ingest ----
 
@@ -154,6 +165,12 @@ pub const NODES_MAX: usize = 1_000_000;
 
 /// Rows of a table that a client may ask for.
 pub const ROWS_MAX: usize = 10_000;
+
+/// Rows of a table of locks that a client may ask for; each has up to 2 x [`LOCK_CALLERS_MAX`] callers.
+pub const LOCK_ROWS_MAX: usize = 1_000;
+
+/// Waiters and holders of one lock that a client may ask for, each.
+pub const LOCK_CALLERS_MAX: usize = 100;
 
 /// Series of a time line that a client may ask for.
 pub const SERIES_MAX: usize = 50;

@@ -20,6 +20,7 @@ Examples:
   vesta serve --data-dir /var/lib/vesta  run the collector for agents and OpenTelemetry senders
   vesta top --from now-15m               hottest functions of the last 15 minutes
   vesta flamegraph --service checkout --format folded > checkout.folded
+  vesta locks                            contended locks: who waits, who holds
 
 Exit codes: 0 done, 1 failed, 2 bad arguments. RUST_LOG sets the log level (error, warn, info, debug).";
 
@@ -47,8 +48,18 @@ pub enum Command {
     #[command(after_help = "Examples:
   vesta top
   vesta top --service api --from now-15m --limit 50
-  vesta top --type off_cpu --format json")]
+  vesta top --type off_cpu --filter '{off_cpu.reason=\"io\"}'")]
     Top(TopArgs),
+    /// Print the locks that threads waited for longest, with who waits and who holds.
+    #[command(after_help = "Examples:
+  vesta locks
+  vesta locks --service api --from now-15m --callers 10
+  vesta locks --filter '{\"lock.kind\"=\"rwlock\"}' --json
+  vesta flamegraph --type lock --filter '{\"lock.name\"=\"queue+0x10\"}'   one lock's waits as a tree
+
+A lock in a file's data (symbol+offset) is one row for all processes of its executable; any other is an
+address of one process. Waits are added over threads: 2 threads that wait 1 s each are 2 s.")]
+    Locks(LocksArgs),
 }
 
 /// `vesta serve`.
@@ -124,9 +135,6 @@ pub struct QueryArgs {
     /// Only this host.
     #[arg(long)]
     pub host: Option<String>,
-    /// Profile type.
-    #[arg(long = "type", value_name = "TYPE", default_value = "cpu")]
-    pub profile_type: String,
     /// Start: Unix milliseconds, RFC 3339, or relative (now-1h).
     #[arg(long, value_name = "TIME", default_value = "now-1h")]
     pub from: String,
@@ -147,6 +155,9 @@ pub struct FlamegraphArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would show it as the command's text")]
     pub query: QueryArgs,
+    /// Profile type, for example cpu, `off_cpu` (time that threads were blocked), lock (waits for locks).
+    #[arg(long = "type", value_name = "TYPE", default_value = "cpu")]
+    pub profile_type: String,
     /// text: a tree; folded: one line per stack; json: the API's answer.
     #[arg(long, value_enum, default_value_t = GraphFormat::Text)]
     pub format: GraphFormat,
@@ -175,12 +186,35 @@ pub struct TopArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would show it as the command's text")]
     pub query: QueryArgs,
+    /// Profile type, for example cpu, `off_cpu` (time that threads were blocked), lock (waits for locks).
+    #[arg(long = "type", value_name = "TYPE", default_value = "cpu")]
+    pub profile_type: String,
     /// Rows.
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     /// text: a table; json: the API's answer.
     #[arg(long, value_enum, default_value_t = TableFormat::Text)]
     pub format: TableFormat,
+}
+
+/// `vesta locks`.
+#[derive(Clone, Debug, Args)]
+pub struct LocksArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would show it as the command's text")]
+    pub query: QueryArgs,
+    /// Locks.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub limit: u32,
+    /// Waiters and holders shown of each lock.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub callers: u32,
+    /// text: a table; json: the API's answer.
+    #[arg(long, value_enum, default_value_t = TableFormat::Text)]
+    pub format: TableFormat,
+    /// The same as --format json.
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
 }
 
 /// How a table is written.

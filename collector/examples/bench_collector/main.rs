@@ -208,7 +208,7 @@ async fn queries(store: &EmbeddedStore, shape: Shape, set: &Set, report: &Report
     ];
     for (figure, range, matchers) in merges {
         let selection = selection(range, matchers);
-        let query = MergeQuery { selection, nodes_max: 20_000, keep_self_top: 200 };
+        let query = MergeQuery { selection, nodes_max: 20_000, keep_self_top: 200, leaf: None };
         let (mut best, mut cold) = (f64::MAX, None);
         let mut samples = 0;
         for _ in 0..RUNS {

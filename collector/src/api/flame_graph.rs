@@ -5,6 +5,7 @@ use super::error::ApiError;
 use super::losses::{self, Losses};
 use super::params::Params;
 use super::routes::{Coverage, Pairs, json, project, query};
+use super::selector::label_name;
 use crate::limits::{NODES_MAX, ROWS_MAX};
 use crate::query::{FlameTree, MergeQuery};
 use axum::extract::{Path, State};
@@ -81,10 +82,15 @@ pub(super) async fn flame_graph(
     Path(name): Path<String>,
     pairs: Pairs,
 ) -> Result<Response, ApiError> {
-    let known = ["from", "to", "type", "filter", "max_nodes", "keep_self_top"];
+    let known = ["from", "to", "type", "filter", "leaf", "max_nodes", "keep_self_top"];
     let params = Params::new(pairs.0, &known)?;
     let selection = params.selection(project(&app, &name)?)?;
+    let leaf = match params.text("leaf") {
+        None | Some("") => None,
+        Some(_) => Some(label_name(params.name("leaf", "")?).to_owned()),
+    };
     let merge = MergeQuery {
+        leaf,
         selection: selection.clone(),
         nodes_max: params.number("max_nodes", 20_000, 1, NODES_MAX)?,
         keep_self_top: params.number("keep_self_top", 200, 0, ROWS_MAX)?,

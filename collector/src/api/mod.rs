@@ -5,6 +5,7 @@ pub mod error;
 mod flame_graph;
 pub mod guard;
 pub mod listen;
+mod locks;
 mod losses;
 mod opening;
 mod page;
@@ -16,6 +17,8 @@ pub mod time;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waits_tests;
 
 use crate::ingest::{self, receiver::Receiver};
 use crate::limits;
@@ -68,7 +71,7 @@ impl App {
 }
 
 /// Every route of the main port, as metrics name them.
-const ROUTES: [&str; 16] = [
+const ROUTES: [&str; 18] = [
     "/api/v1/projects/{project}/meta",
     "/api/v1/projects/{project}/services",
     "/api/v1/projects/{project}/labels",
@@ -76,11 +79,13 @@ const ROUTES: [&str; 16] = [
     "/api/v1/projects/{project}/series",
     "/api/v1/projects/{project}/flamegraph",
     "/api/v1/projects/{project}/functions",
+    "/api/v1/projects/{project}/locks",
     "/healthz",
     "/readyz",
     "/metrics",
     "/",
     "/explore",
+    "/locks",
     "/app.js",
     "/app.css",
     "/favicon.svg",
@@ -96,7 +101,8 @@ pub fn main_router(app: &Arc<App>, receiver: Receiver) -> Router {
         .route("/labels/{name}/values", get(routes::label_values))
         .route("/series", get(routes::series))
         .route("/flamegraph", get(flame_graph::flame_graph))
-        .route("/functions", get(routes::functions));
+        .route("/functions", get(routes::functions))
+        .route("/locks", get(locks::locks));
     let guarded = Router::new()
         .nest("/api/v1/projects/{project}", project)
         .route("/metrics", get(routes::metrics))

@@ -96,7 +96,10 @@ pub(super) fn router() -> Router<Arc<App>> {
         let answer = async move |uri: Uri, headers: HeaderMap| send(at, &uri, &headers).await;
         router = match file.name {
             // One page, whatever its path says it shows.
-            "index.html" => router.route("/", get(answer)).route("/explore", get(answer)),
+            "index.html" => router
+                .route("/", get(answer))
+                .route("/explore", get(answer))
+                .route("/locks", get(answer)),
             name => router.route(&format!("/{name}"), get(answer)),
         };
     }

@@ -7,7 +7,7 @@ use super::params::Params;
 use super::selector::label_name;
 use crate::limits::{QUERY_MS_MAX, QUERY_WAIT_MS, ROWS_MAX, SERIES_MAX, TIMELINE_BUCKETS_MAX};
 use crate::profile::ProjectName;
-use crate::query::{self, LEDGER_TYPE, MergeQuery, TimelineQuery};
+use crate::query::{self, LEDGER_TYPE, MergeQuery, ProfileTypeRow, TimelineQuery};
 use crate::store::StoreError;
 use axum::body::Body;
 use axum::extract::{FromRequestParts, Path, Query, State};
@@ -56,7 +56,7 @@ impl Coverage {
 }
 
 /// JSON has no infinities.
-fn finite(number: f64) -> f64 {
+pub(super) fn finite(number: f64) -> f64 {
     if number.is_finite() { number } else { 0.0 }
 }
 
@@ -102,7 +102,11 @@ fn type_label(id: &str) -> &str {
     match id {
         "cpu" => "CPU time",
         "off_cpu" => "Off-CPU time",
+        "off_cpu:count" => "Off-CPU waits, counted",
+        "off_cpu_preempted" => "Preempted time",
         "lock" => "Lock wait",
+        "lock_contentions" => "Lock waits, counted",
+        "lock_holders" => "Lock holders",
         "wall" => "Wall time",
         "alloc_space" => "Allocated bytes",
         "alloc_objects" => "Allocated objects",
@@ -143,7 +147,17 @@ pub(super) async fn meta(
 /// The unit of a type; of one that does not exist, the empty string.
 async fn unit_of(app: &App, project: ProjectName, id: &str) -> Result<String, StoreError> {
     let types = app.store.profile_types(project).await?;
-    Ok(types.into_iter().find(|row| row.id == id).map(|row| row.unit).unwrap_or_default())
+    let is_it = |row: &ProfileTypeRow| row.id == id || format!("{}:{}", row.id, row.unit) == id;
+    Ok(types.into_iter().find(is_it).map(|row| row.unit).unwrap_or_default())
+}
+
+/// What a value in nanoseconds over time is: an average number of cores in use, or of threads that wait.
+fn value_unit<'a>(profile_type: &str, unit: &'a str) -> &'a str {
+    match (unit, profile_type) {
+        ("nanoseconds", "cpu" | "cpu:nanoseconds") => "cores",
+        ("nanoseconds", _) => "threads",
+        (other, _) => other,
+    }
 }
 
 pub(super) async fn services(
@@ -309,7 +323,7 @@ pub(super) async fn series(
         "step": line.step_ms,
         "type": selection.profile_type,
         "unit": unit,
-        "value_unit": if is_cores { "cores" } else { &*unit },
+        "value_unit": value_unit(&selection.profile_type, &unit),
         "series": rows,
         "other": line.other.as_deref().map(|sums| shape(sums, line.other_cores.as_deref())),
         "annotations": [],
@@ -324,7 +338,8 @@ pub(super) async fn functions(
     let params = Params::new(pairs.0, &["from", "to", "type", "filter", "limit"])?;
     let selection = params.selection(project(&app, &name)?)?;
     let limit = params.number("limit", 500, 1, ROWS_MAX)?;
-    let whole = MergeQuery { selection: selection.clone(), nodes_max: 1, keep_self_top: 0 };
+    let whole =
+        MergeQuery { selection: selection.clone(), nodes_max: 1, keep_self_top: 0, leaf: None };
     let (rows, tree, coverage, accounts) = query(&app, async {
         let rows = app.store.functions(selection.clone(), limit).await?;
         let tree = app.store.merge(whole).await?;

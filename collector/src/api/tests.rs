@@ -12,27 +12,28 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use prost::Message as _;
+use proto::opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use serde_json::{Value, json};
 use std::io::Read as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-const PROJECT: &str = "/api/v1/projects/default";
+pub(super) const PROJECT: &str = "/api/v1/projects/default";
 
-struct Server {
+pub(super) struct Server {
     collector: Collector,
     client: Client<HttpConnector, Full<Bytes>>,
 }
 
-struct Answer {
-    status: u16,
+pub(super) struct Answer {
+    pub(super) status: u16,
     headers: HeaderMap,
     body: Bytes,
 }
 
 impl Answer {
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap()
     }
 
@@ -42,7 +43,7 @@ impl Answer {
 }
 
 impl Server {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let options = ServeOptions {
             data_dir: PathBuf::new(),
@@ -62,12 +63,17 @@ impl Server {
     /// With [`request_at`] now stored.
     async fn with_data() -> Self {
         let server = Self::start().await;
-        let body = request_at(now_ms()).encode_to_vec();
-        let request = Request::post(server.url(crate::ingest::http::PATH))
-            .header("content-type", "application/x-protobuf")
-            .body(Full::from(body));
-        assert_eq!(server.send(request.unwrap()).await.status, 200);
+        server.feed(&request_at(now_ms())).await;
         server
+    }
+
+    /// Stores a request.
+    pub(super) async fn feed(&self, request: &ExportProfilesServiceRequest) {
+        let request = Request::post(self.url(crate::ingest::http::PATH))
+            .header("content-type", "application/x-protobuf")
+            .body(Full::from(request.encode_to_vec()));
+        let answer = self.send(request.unwrap()).await;
+        assert_eq!((answer.status, answer.body.len()), (200, 0), "refused");
     }
 
     fn url(&self, path: &str) -> String {
@@ -88,11 +94,11 @@ impl Server {
         self.send(request.body(Full::default()).unwrap()).await
     }
 
-    async fn get(&self, path: &str) -> Answer {
+    pub(super) async fn get(&self, path: &str) -> Answer {
         self.get_with(path, &[]).await
     }
 
-    async fn json(&self, path: &str) -> Value {
+    pub(super) async fn json(&self, path: &str) -> Value {
         let answer = self.get(&format!("{PROJECT}{path}")).await;
         assert_eq!(answer.status, 200, "{path}: {:?}", answer.body);
         answer.json()
@@ -231,7 +237,7 @@ async fn errors_have_one_form() {
 }
 
 /// Strings of the flame graph by node: depth, name, total, self.
-fn nodes(graph: &Value) -> Vec<(u64, String, i64, i64)> {
+pub(super) fn nodes(graph: &Value) -> Vec<(u64, String, i64, i64)> {
     let nodes = &graph["nodes"];
     let count = nodes["func"].as_array().unwrap().len();
     let at = |name: &str, node: usize| nodes[name][node].as_i64().unwrap();
@@ -323,7 +329,7 @@ async fn filters_choose_samples() {
     assert_eq!(server.json("/flamegraph?from=now-2h&to=now-1h").await["total"], 0);
 }
 
-fn encode(text: &str) -> String {
+pub(super) fn encode(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }
 

@@ -3,6 +3,7 @@
 mod fetch;
 mod flame_graph;
 pub mod local;
+mod locks;
 mod losses;
 mod quantity;
 mod top;
@@ -10,7 +11,8 @@ mod top;
 #[cfg(test)]
 mod tests;
 
-use crate::options::{FlamegraphArgs, GraphFormat, QueryArgs, TableFormat, TopArgs};
+use crate::options::{FlamegraphArgs, GraphFormat, LocksArgs, QueryArgs, TableFormat, TopArgs};
+use crate::query::LOCK_TYPE;
 use fetch::{encode, fetch, url};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -84,11 +86,11 @@ fn selector(query: &QueryArgs) -> String {
 async fn ask(
     query: &QueryArgs,
     path: &str,
+    profile_type: &str,
     more: &[(&str, &str)],
 ) -> Result<bytes::Bytes, ClientError> {
     let filter = selector(query);
-    let mut pairs =
-        vec![("from", &*query.from), ("to", &*query.to), ("type", &*query.profile_type)];
+    let mut pairs = vec![("from", &*query.from), ("to", &*query.to), ("type", profile_type)];
     if !filter.is_empty() {
         pairs.push(("filter", &filter));
     }
@@ -123,7 +125,7 @@ fn say_losses(body: &[u8]) -> Result<(), ClientError> {
 /// See [`ClientError`].
 pub async fn flame_graph(args: &FlamegraphArgs) -> Result<(), ClientError> {
     let nodes = args.max_nodes.to_string();
-    let body = ask(&args.query, "flamegraph", &[("max_nodes", &nodes)]).await?;
+    let body = ask(&args.query, "flamegraph", &args.profile_type, &[("max_nodes", &nodes)]).await?;
     let text = match args.format {
         GraphFormat::Json => body.to_vec(),
         GraphFormat::Folded => flame_graph::Graph::read(&body)?.folded()?.into_bytes(),
@@ -139,12 +141,27 @@ pub async fn flame_graph(args: &FlamegraphArgs) -> Result<(), ClientError> {
 /// See [`ClientError`].
 pub async fn top(args: &TopArgs) -> Result<(), ClientError> {
     let limit = args.limit.to_string();
-    let body = ask(&args.query, "functions", &[("limit", &limit)]).await?;
+    let body = ask(&args.query, "functions", &args.profile_type, &[("limit", &limit)]).await?;
     let text = match args.format {
         TableFormat::Json => body.to_vec(),
-        TableFormat::Text => top::table(&body, &args.query.profile_type)?.into_bytes(),
+        TableFormat::Text => top::table(&body, &args.profile_type)?.into_bytes(),
     };
     say_losses(&body)?;
+    write_out(&args.query.output, &text)
+}
+
+/// `vesta locks`.
+///
+/// # Errors
+/// See [`ClientError`].
+pub async fn locks(args: &LocksArgs) -> Result<(), ClientError> {
+    let (limit, callers) = (args.limit.to_string(), args.callers.to_string());
+    let more = [("limit", &*limit), ("callers", &*callers)];
+    let body = ask(&args.query, "locks", LOCK_TYPE, &more).await?;
+    let text = match args.format {
+        TableFormat::Text if !args.json => locks::table(&body)?.into_bytes(),
+        TableFormat::Text | TableFormat::Json => body.to_vec(),
+    };
     write_out(&args.query.output, &text)
 }
 

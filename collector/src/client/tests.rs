@@ -80,6 +80,51 @@ cpu: 4.00 s in 40 samples, 1.500 cores on 2 hosts
 }
 
 #[test]
+fn time_that_is_not_of_the_cpu_is_a_number_of_threads() {
+    let answer = r#"{"unit":"nanoseconds","total":5000000000,"samples":2,
+      "coverage":{"hosts":1,"host_ms":1,"window_ms":1,"cores":1.25},"rows":[]}"#;
+    let text = top::table(answer.as_bytes(), "off_cpu").unwrap();
+    let expected = "off_cpu: 5.00 s in 2 samples, 1.250 threads on average on 1 hosts\n";
+    assert!(text.starts_with(expected), "{text}");
+}
+
+#[test]
+fn a_table_shows_locks() {
+    let answer = r#"{"from":0,"to":1,"coverage":{"hosts":1,"host_ms":1,"window_ms":1,"cores":0.13},
+      "locks":4,"total":{"wait_ns":750000000,"contentions":10,"holder_samples":9},
+      "rows":[
+       {"lock":"queue+0x10","place":"static","kind":"mutex","service":"shop","services":3,
+        "executable":"shopd","host":"","pid":"","wait_ns":650000000,"contentions":6,
+        "holder_samples":9,"mean_ns":108333333,"threads":0.13,
+        "waiters":[{"name":"push","file":"","line":0,"kind":"native","module":"","named":true,
+          "wait_ns":500000000,"contentions":5,"stack":["push","a","b","c","d","main"]}],
+        "holders":[{"name":"com\u001bpress","file":"","line":0,"kind":"native","module":"",
+          "named":true,"samples":7,"stack":["compress"]}],
+        "other_callers":{"wait_ns":150000000,"contentions":1,"holder_samples":2},"filter":""},
+       {"lock":"","place":"address","kind":"unknown","service":"x","services":1,"executable":"x",
+        "host":"h1","pid":"12","wait_ns":60000000,"contentions":0,"holder_samples":0,
+        "mean_ns":null,"threads":0.01,"waiters":[],"holders":[],
+        "other_callers":{"wait_ns":0,"contentions":0,"holder_samples":0},"filter":""}],
+      "others":{"locks":2,"wait_ns":40000000,"contentions":4,"holder_samples":0},
+      "warnings":["half is missing"]}"#;
+    let expected = "\
+750.00 ms of waiting in 10 contentions of 4 locks, 0.130 threads on average on 1 hosts
+half is missing
+        wait  wait % contentions       mean kind     lock
+   650.00 ms  86.67%           6  108.33 ms mutex    queue+0x10 [shop and 2 more, shopd]
+                                                     waits  76.92%  push < a < b < c < d < …
+                                                     holds  77.78%  com\\u{1b}press
+    60.00 ms   8.00%           0          - unknown  (address unknown) [x, pid 12 on h1]
+    40.00 ms   5.33%           4          -          2 other locks
+";
+    assert_eq!(locks::table(answer.as_bytes()).unwrap(), expected);
+    let nothing = r#"{"coverage":{"hosts":0,"cores":0},"locks":0,"rows":[],"warnings":[],
+      "total":{"wait_ns":0,"contentions":0,"holder_samples":0},
+      "others":{"locks":0,"wait_ns":0,"contentions":0}}"#;
+    assert!(locks::table(nothing.as_bytes()).unwrap().contains("no lock was waited for"));
+}
+
+#[test]
 fn options_become_one_selector() {
     let rows: &[(&[&str], &str)] = &[
         (&[], ""),

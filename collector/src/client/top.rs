@@ -35,7 +35,9 @@ pub(super) fn table(body: &[u8], profile_type: &str) -> Result<String, ClientErr
     let Answer { unit, total, samples, coverage, rows } = serde_json::from_slice(body)?;
     let mut text = format!("{profile_type}: {} in {samples} samples", quantity(total, &unit));
     if unit == "nanoseconds" {
-        add(&mut text, format_args!(", {:.3} cores on {} hosts", coverage.cores, coverage.hosts));
+        // Over time, CPU time is cores; any other time of threads is how many there were.
+        let what = if profile_type == "cpu" { "cores" } else { "threads on average" };
+        add(&mut text, format_args!(", {:.3} {what} on {} hosts", coverage.cores, coverage.hosts));
     }
     if rows.is_empty() {
         text.push_str("\nno samples in this range match\n");

@@ -1,5 +1,7 @@
 //! A small request with a known truth, for tests of everything that takes requests.
 
+pub(crate) mod waits;
+
 use proto::opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use proto::opentelemetry_proto::tonic::common::v1::{
     AnyValue, InstrumentationScope, KeyValue, any_value::Value,

@@ -49,6 +49,9 @@ impl ProfileStore for TestStore {
     fn functions(&self, of: Selection, limit: usize) -> StoreFuture<'_, Vec<query::FunctionRow>> {
         self.inner.functions(of, limit)
     }
+    fn locks(&self, query: query::LocksQuery) -> StoreFuture<'_, query::Locks> {
+        self.inner.locks(query)
+    }
     fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, query::Timeline> {
         self.inner.timeline(query)
     }

@@ -1,6 +1,6 @@
 //! How matchers compare, and which of them concern series and which samples.
 
-use super::{MatchOp, Matcher, Selection, TimeRange};
+use super::{MatchOp, Matcher, OFF_CPU_TYPE, Selection, TimeRange};
 use crate::profile::{Attribute, SeriesLabels, ValueType};
 
 /// What a label name of a question means.
@@ -81,8 +81,8 @@ impl Selection {
         self.matchers.iter().any(|matcher| LabelKind::of(&matcher.name) == LabelKind::Attribute)
     }
 
-    /// Which of the types that exist is asked for: `name:unit` exactly, else the name with the smallest
-    /// unit, so that values of two units are never added.
+    /// Which of the types that exist is asked for: `name:unit` exactly, else the name in its
+    /// [`ValueType::first_unit`], so that values of two units are never added.
     #[must_use]
     pub fn resolve_type<'a>(
         &self,
@@ -91,9 +91,12 @@ impl Selection {
         existing
             .into_iter()
             .filter(|known| known.is_asked_for_by(&self.profile_type))
-            .min_by(|a, b| a.unit.cmp(&b.unit))
+            .min_by(|a, b| a.first_unit().cmp(&b.first_unit()))
     }
 }
+
+/// Types whose profiles are empty in many windows, because nothing of them happened.
+const RARE_TYPES: [&str; 4] = ["lock", "lock_contentions", "lock_holders", "off_cpu_preempted"];
 
 impl ValueType {
     fn is_asked_for_by(&self, id: &str) -> bool {
@@ -102,6 +105,22 @@ impl ValueType {
             .and_then(|rest| rest.strip_prefix(':'))
             .is_some_and(|unit| unit == &*self.unit);
         exact || *self.kind == *id
+    }
+
+    /// The order of units of one name: the first is meant where none is said. Time comes before counts of
+    /// how often (`off_cpu` has both), then by name.
+    #[must_use]
+    pub fn first_unit(&self) -> (bool, &str) {
+        (*self.unit != *"nanoseconds", &self.unit)
+    }
+
+    /// True if a profile of this type says that its host was watched for `wanted`. A window in which nobody
+    /// waited for a lock has no `lock` profile: that it was watched is told by its off-CPU time, which
+    /// always is some.
+    #[must_use]
+    pub fn reports(&self, wanted: &Self) -> bool {
+        let watched = RARE_TYPES.contains(&&*wanted.kind) && *self.kind == *OFF_CPU_TYPE;
+        self == wanted || (watched && *self.unit == *"nanoseconds")
     }
 }
 

@@ -2,12 +2,21 @@
 
 mod coverage;
 mod functions;
+mod leaves;
+mod lock_frames;
+mod locks;
 mod matcher;
 mod timeline;
 mod tree;
 
 pub use coverage::{HostValues, Intervals, share};
 pub use functions::{FunctionNames, rows_by_self};
+pub use leaves::Leaves;
+pub use lock_frames::{caller_position, is_lock_frame};
+pub use locks::{
+    LOCK_TYPE, LockCaller, LockDetail, LockFigures, LockKey, LockKind, LockRanking, LockRow,
+    LockSample, LockSums, Locks, LocksQuery, Measure, OFF_CPU_TYPE, finish_locks, lock_rank,
+};
 pub use matcher::LabelKind;
 pub use timeline::{Buckets, TimelineBuilder, TimelineError};
 pub use tree::{MergedTree, NodeId, ShapeOptions};
@@ -56,7 +65,7 @@ pub struct Matcher {
 pub struct Selection {
     /// The project.
     pub project: ProjectName,
-    /// Profile type id: `cpu`, or the sample type's name; `name:unit` where one name has several units.
+    /// Profile type id: `cpu`, or the sample type's name; `name:unit` for another unit than its first.
     pub profile_type: String,
     /// The range.
     pub range: TimeRange,
@@ -73,6 +82,8 @@ pub struct MergeQuery {
     pub nodes_max: usize,
     /// Functions with the largest self values that pruning must keep.
     pub keep_self_top: usize,
+    /// A label or attribute whose value becomes the innermost frame of each stack.
+    pub leaf: Option<String>,
 }
 
 /// A sum left the range of 64 bits.
@@ -224,7 +235,8 @@ pub struct LabelValue {
 /// A profile type that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileTypeRow {
-    /// Id in the API: `cpu`, `off_cpu`, ...; `name:unit` where the project has the name in several units.
+    /// Id in the API: `cpu`, `off_cpu`, ...; `name:unit` where the project has the name in another unit too,
+    /// which comes first.
     pub id: String,
     /// Unit of stored values.
     pub unit: String,

@@ -131,7 +131,10 @@ impl MergedTree {
 
 /// The name of a function that marks a stack as cut.
 fn marker_of_cut(names: &dyn FunctionNames, function: u32) -> Option<Arc<str>> {
-    let FunctionInfo { name, kind, .. } = names.info(function);
+    let FunctionInfo { name, kind, module, .. } = names.info(function);
+    if !module.is_empty() {
+        return None; // the value of a label, which may say anything
+    }
     let cut = *name == *"[truncated]" || name.starts_with("[unwind: ");
     (kind == FrameKind::Marker && cut).then_some(name)
 }

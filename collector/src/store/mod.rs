@@ -13,8 +13,8 @@ mod test_answers;
 use crate::limits;
 use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};
 use crate::query::{
-    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, Overflow, ProfileTypeRow,
-    Selection, ServiceRow, Timeline, TimelineError, TimelineQuery,
+    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
+    Overflow, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineError, TimelineQuery,
 };
 use futures_util::future::BoxFuture;
 
@@ -114,6 +114,8 @@ pub trait ProfileStore: Send + Sync {
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree>;
     /// Self and total by function, largest self first.
     fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>>;
+    /// Lock waits by lock, with who waits and who holds.
+    fn locks(&self, query: LocksQuery) -> StoreFuture<'_, Locks>;
     /// Sums per step, by label.
     fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline>;
     /// One row per service.
@@ -165,20 +167,23 @@ pub struct StoreStats {
     pub sections_damaged: u64,
 }
 
-/// The rows of [`ProfileStore::profile_types`] from distinct types and their newest period: a name that
-/// exists in several units is told apart by its unit.
+/// The rows of [`ProfileStore::profile_types`] from distinct types and their newest period. The plain name is
+/// the type that it means in a question; the same name in other units is told apart by these.
 fn type_rows(types: impl Iterator<Item = (ValueType, u64)>) -> Vec<ProfileTypeRow> {
     let mut types: Vec<(ValueType, u64)> = types.collect();
-    types.sort();
-    let units = |kind: &str| types.iter().filter(|(known, _)| *known.kind == *kind).count();
-    let row = |(known, period_ns): &(ValueType, u64)| ProfileTypeRow {
-        id: if units(&known.kind) > 1 {
-            format!("{}:{}", known.kind, known.unit)
-        } else {
-            known.kind.to_string()
-        },
-        unit: known.unit.to_string(),
-        period_ns: *period_ns,
+    types.sort_by(|(a, _), (b, _)| (&a.kind, a.first_unit()).cmp(&(&b.kind, b.first_unit())));
+    let row = |at: usize| {
+        let (known, period_ns) = &types[at];
+        let is_first = at == 0 || types[at - 1].0.kind != known.kind;
+        ProfileTypeRow {
+            id: if is_first {
+                known.kind.to_string()
+            } else {
+                format!("{}:{}", known.kind, known.unit)
+            },
+            unit: known.unit.to_string(),
+            period_ns: *period_ns,
+        }
     };
-    types.iter().map(row).collect()
+    (0..types.len()).map(row).collect()
 }

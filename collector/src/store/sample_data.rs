@@ -34,7 +34,17 @@ fn mappings() -> impl Strategy<Value = MappingDef> {
 }
 
 fn functions() -> impl Strategy<Value = FunctionDef> {
-    let names = ["main", "work", "work.cold", "leaf::h0123456789abcdef", "leaf", "", "__init__"];
+    let names = [
+        "main",
+        "work",
+        "work.cold",
+        "leaf::h0123456789abcdef",
+        "leaf",
+        "",
+        "__init__",
+        "pthread_mutex_lock",
+        "__lll_lock_wait",
+    ];
     let name = prop::sample::select(names.to_vec()).prop_map(Arc::from);
     let system = prop::sample::select(vec!["", "", "_Z4workv", "main"]).prop_map(Arc::from);
     let file = prop::sample::select(vec!["", "a.c", "b.py"]).prop_map(Arc::from);
@@ -77,7 +87,7 @@ fn profiles() -> impl Strategy<Value = LooseProfile> {
         pod,
         executable,
     });
-    let kind = (0_u8..4, prop::sample::select(vec![0_i64, 10, 52_631_578]));
+    let kind = (0_u8..10, prop::sample::select(vec![0_i64, 10, 52_631_578]));
     let window = (0..SPAN_MS, prop::sample::select(vec![0_i64, 5_000, 60_000]));
     let value = prop_oneof![
         6 => prop::sample::select(vec![52_631_578_i64, 1, 0, -5]),
@@ -92,13 +102,36 @@ fn attributes() -> impl Strategy<Value = Vec<Attribute>> {
     let name = prop::option::of(text(&["main", "worker-1", "worker-2"]))
         .prop_map(|name| name.map(AttributeValue::Text));
     let flag = prop::option::of(any::<bool>()).prop_map(|flag| flag.map(AttributeValue::Bool));
-    (pid, name, flag).prop_map(|(pid, name, flag)| {
-        let rows = [("process.pid", pid), ("thread.name", name), ("x.idle", flag)];
+    (pid, name, flag, lock_attributes()).prop_map(|(pid, name, flag, [address, kind, lock])| {
+        // Sorted by key.
+        let rows = [
+            ("lock.address", address),
+            ("lock.kind", kind),
+            ("lock.name", lock),
+            ("process.pid", pid),
+            ("thread.name", name),
+            ("x.idle", flag),
+        ];
         let row = |(key, value): (&str, Option<AttributeValue>)| {
             value.map(|value| Attribute { key: key.into(), value })
         };
         rows.into_iter().filter_map(row).collect()
     })
+}
+
+/// Address, kind and name of a lock; senders may leave out each, and write what they like.
+fn lock_attributes() -> impl Strategy<Value = [Option<AttributeValue>; 3]> {
+    let of = |texts: &'static [&'static str]| {
+        prop_oneof![
+            2 => Just(None),
+            5 => text(texts).prop_map(|text| Some(AttributeValue::Text(text))),
+            1 => (-1_i64..2).prop_map(|number| Some(AttributeValue::Int(number))),
+            1 => any::<bool>().prop_map(|truth| Some(AttributeValue::Bool(truth))),
+        ]
+    };
+    let address = of(&["0x7f0000001000", "0x10", "not \"hex\"\n", ""]);
+    (address, of(&["mutex", "rwlock", "monitor", "spoon"]), of(&["queue+0x10", "", "app+0x4010"]))
+        .prop_map(|(address, kind, name)| [address, kind, name])
 }
 
 /// A batch of at most some sixty samples.
@@ -176,6 +209,11 @@ fn types(kind: u8) -> (ValueType, ValueType) {
     match kind {
         0 => (named("alloc", "bytes"), named("space", "bytes")),
         1 => (named("alloc", "count"), named("space", "bytes")),
+        2 => (named("off_cpu", "nanoseconds"), named("", "")),
+        3 => (named("off_cpu", "count"), named("", "")),
+        4 => (named("lock", "nanoseconds"), named("", "")),
+        5 => (named("lock_contentions", "count"), named("", "")),
+        6 => (named("lock_holders", "count"), named("", "")),
         _ => (named("cpu", "nanoseconds"), named("cpu", "nanoseconds")),
     }
 }
@@ -195,6 +233,8 @@ pub(crate) fn selections() -> impl Strategy<Value = Selection> {
         ("thread.name", "main"),
         ("thread.name", ""),
         ("process.pid", "2"),
+        ("lock.kind", "mutex"),
+        ("lock.name", "queue+0x10"),
         ("nothing", ""),
     ];
     let matcher = (prop::sample::select(rows.to_vec()), 0_u8..4).prop_map(|((name, value), op)| {
@@ -207,7 +247,16 @@ pub(crate) fn selections() -> impl Strategy<Value = Selection> {
         };
         Matcher { name: name.to_owned(), op }
     });
-    let kind = prop::sample::select(vec!["cpu", "cpu", "alloc", "alloc:count", "off_cpu"]);
+    let kind = prop::sample::select(vec![
+        "cpu",
+        "cpu",
+        "alloc",
+        "alloc:count",
+        "off_cpu",
+        "off_cpu:count",
+        "lock",
+        "lock_contentions",
+    ]);
     (kind, ranges, prop::collection::vec(matcher, 0..3)).prop_map(|(kind, (from, to), matchers)| {
         Selection {
             project: project(),

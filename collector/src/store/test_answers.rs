@@ -6,7 +6,7 @@ use crate::profile::{
     FunctionDef, LineDef, LocationDef, MappingDef, ProfileDef, ProfileId, SampleDef, SeriesLabels,
     ValueType, WriteBatch,
 };
-use crate::query::{FlameTree, MergeQuery, Selection, TimeRange, TimelineQuery};
+use crate::query::{FlameTree, LocksQuery, MergeQuery, Selection, TimeRange, TimelineQuery};
 use proto::FrameKind;
 
 /// All answers to one selection, as text: what differs is then seen at once.
@@ -16,10 +16,16 @@ async fn answers(
     sizes: (usize, usize),
 ) -> Vec<String> {
     let (nodes_max, limit) = sizes;
-    let merge = MergeQuery { selection: selection.clone(), nodes_max, keep_self_top: limit };
-    let whole = MergeQuery { selection: selection.clone(), nodes_max: 10_000, keep_self_top: 0 };
+    let merge =
+        MergeQuery { selection: selection.clone(), nodes_max, keep_self_top: limit, leaf: None };
+    let whole = MergeQuery {
+        selection: selection.clone(),
+        nodes_max: 10_000,
+        keep_self_top: 0,
+        leaf: None,
+    };
     let mut lines = vec![
-        format!("{:?}", store.merge(merge).await),
+        format!("{:?}", store.merge(merge.clone()).await),
         format!("{:?}", store.merge(whole).await),
         format!("{:?}", store.functions(selection.clone(), limit).await),
         format!("{:?}", store.services(selection.clone(), limit).await),
@@ -27,7 +33,15 @@ async fn answers(
         format!("{:?}", store.profile_types(selection.project.clone()).await),
         format!("{:?}", store.coverage(selection.clone()).await),
     ];
-    for by in [None, Some("service"), Some("host"), Some("thread.name")] {
+    for leaf in ["service", "lock.kind", "process.pid"] {
+        let leaf = Some(leaf.to_owned());
+        lines.push(format!("{:?}", store.merge(MergeQuery { leaf, ..merge.clone() }).await));
+    }
+    for callers_max in [limit, 10_000] {
+        let query = LocksQuery::new(selection.clone(), nodes_max, callers_max);
+        lines.push(format!("{:?}", store.locks(query).await));
+    }
+    for by in [None, Some("service"), Some("host"), Some("thread.name"), Some("lock.kind")] {
         let query = TimelineQuery {
             selection: selection.clone(),
             by: by.map(str::to_owned),
@@ -127,6 +141,11 @@ pub(crate) fn everything(profile_type: &str) -> Selection {
 
 pub(crate) async fn merged(store: &dyn ProfileStore) -> Result<FlameTree, StoreError> {
     store
-        .merge(MergeQuery { selection: everything("cpu"), nodes_max: 100, keep_self_top: 10 })
+        .merge(MergeQuery {
+            selection: everything("cpu"),
+            nodes_max: 100,
+            keep_self_top: 10,
+            leaf: None,
+        })
         .await
 }

@@ -262,7 +262,7 @@ fn within_values(count: usize) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn attribute_text<'a>(set: &'a [Attribute], name: &str) -> std::borrow::Cow<'a, str> {
+pub(super) fn attribute_text<'a>(set: &'a [Attribute], name: &str) -> std::borrow::Cow<'a, str> {
     let found = set.iter().find(|attribute| *attribute.key == *name);
     found.map_or(std::borrow::Cow::Borrowed(""), |attribute| attribute.value.text())
 }

@@ -1,14 +1,17 @@
-//! Merged trees and function sums: values of stacks are added through the remap of names, dense by service,
-//! then totals in one pass from children to parents.
+//! Merged trees and function sums: values are added by stack, dense by service, then through the remap of names;
+//! totals in one pass from children to parents.
 
+use super::answers::attribute_text;
 use super::engine::Engine;
 use super::names::NameTree;
 use super::scan::{Asker, Chunk, Need, Plan};
 use super::service::Service;
 use super::symbols::Series;
 use crate::limits;
+use crate::profile::Attribute;
 use crate::query::{
-    FlameTree, FunctionRow, MergeQuery, MergedTree, Overflow, Selection, ShapeOptions, rows_by_self,
+    FlameTree, FunctionRow, LabelKind, Leaves, MergeQuery, MergedTree, Overflow, Selection,
+    ShapeOptions, rows_by_self,
 };
 use crate::store::StoreError;
 use hashbrown::HashMap;
@@ -35,14 +38,22 @@ impl Engine {
             return Ok(merger.tree.shape(&super::symbols::Symbols::default(), options)?);
         };
         let mut facts = Facts::default();
+        let mut leaves = Leaves::new(query.leaf.as_deref().unwrap_or_default());
         for &number in &plan.services {
-            let service = plan.service(number);
-            let names = plan.names(&service);
-            if let Some(sums) = plan.sums(number, &names, &mut facts)? {
-                merger.add(&names, &sums)?;
+            if let Some(label) = &query.leaf {
+                let stacks = plan.leaf_stacks(number, label, &mut leaves, &mut facts)?;
+                let service = plan.service(number);
+                merger.add_leaves(&plan.names(&service), stacks)?;
+            } else if let Some(stacks) = plan.stacks(number, &mut facts)? {
+                let service = plan.service(number);
+                let names = plan.names(&service);
+                merger.add(&names, &stacks.by_name(&names)?)?;
             }
         }
-        let mut answer = merger.tree.shape(&*plan.project.symbols(), options)?;
+        let mut answer = {
+            let symbols = plan.project.symbols();
+            merger.tree.shape(&leaves.names(&*symbols), options)?
+        };
         answer.samples = facts.samples;
         answer.period_ns = match (facts.periods.len(), facts.periods.first()) {
             (1, Some(&period)) => period,
@@ -64,13 +75,22 @@ impl Engine {
         };
         let mut functions = FunctionSums::default();
         for &number in &plan.services {
-            let service = plan.service(number);
-            let names = plan.names(&service);
-            if let Some(sums) = plan.sums(number, &names, &mut Facts::default())? {
-                functions.add(&names, &sums);
+            if let Some(stacks) = plan.stacks(number, &mut Facts::default())? {
+                let service = plan.service(number);
+                let names = plan.names(&service);
+                functions.add(&names, &stacks.by_name(&names)?);
             }
         }
         Ok(rows_by_self(functions.rows(), &*plan.project.symbols(), limit)?)
+    }
+}
+
+impl Facts {
+    fn add(&mut self, series: &Series, chunk: &Chunk<'_>) {
+        self.samples += chunk.samples;
+        if chunk.samples > 0 {
+            self.periods.insert(series.period_ns);
+        }
     }
 }
 
@@ -79,8 +99,9 @@ impl Plan {
         Arc::clone(&self.project.symbols().services[number as usize])
     }
 
-    /// The service's names, as new as the moment of the call. They grow in steps, because an append that
-    /// brings new names waits for each.
+    /// The service's names, as new as the moment of the call: asked for behind a scan they cover all that it
+    /// met, and no scan holds them while another question waits to extend them. They grow in steps, because
+    /// an append that brings new names waits for each.
     pub(super) fn names<'s>(&self, service: &'s Service) -> RwLockReadGuard<'s, NameTree> {
         loop {
             let symbols = self.project.symbols();
@@ -96,36 +117,69 @@ impl Plan {
         }
     }
 
-    /// Sums by function node of one service; `None` if no sample is selected.
-    fn sums(
-        &self,
-        number: u32,
-        names: &NameTree,
-        facts: &mut Facts,
-    ) -> Result<Option<Sums>, StoreError> {
-        let mut narrow: Cells<i64> = Cells::new(names);
+    /// Sums by stack of one service; `None` if no sample is selected.
+    fn stacks(&self, number: u32, facts: &mut Facts) -> Result<Option<Stacks>, StoreError> {
+        let mut narrow: Cells<i64> = Cells::default();
         let mut found = Facts::default();
         self.scan_service(number, Need::Stacks, &mut |series: &Series, chunk: Chunk<'_>| {
-            let later = narrow.add(names, &chunk);
-            found.samples += chunk.samples - later;
-            if chunk.samples > later {
-                found.periods.insert(series.period_ns);
-            }
+            narrow.add(&chunk);
+            found.add(series, &chunk);
             Ok(())
         })?;
         facts.samples += found.samples;
         facts.periods.append(&mut found.periods);
+        if found.samples == 0 {
+            return Ok(None);
+        }
         if narrow.magnitude <= i64::MAX.unsigned_abs().into() {
             // No partial sum can have left 64 bits, whatever the order.
-            return Ok(Sums::of(narrow.values, narrow.live, names));
+            return Ok(Some(Stacks::Narrow(narrow)));
         }
-        let mut wide: Cells<i128> = Cells::new(names);
+        let mut wide: Cells<i128> = Cells::default();
         self.scan_service(number, Need::Stacks, &mut |_: &Series, chunk: Chunk<'_>| {
-            wide.add(names, &chunk);
+            wide.add(&chunk);
             Ok(())
         })?;
-        let values = wide.values.into_iter().map(|sum| Overflow::check(sum, "the flame graph"));
-        Ok(Sums::of(values.collect::<Result<_, _>>()?, wide.live, names))
+        Ok(Some(Stacks::Wide(wide)))
+    }
+
+    /// Sums by (node of the location trie, leaf) of one service.
+    fn leaf_stacks(
+        &self,
+        number: u32,
+        label: &str,
+        leaves: &mut Leaves,
+        facts: &mut Facts,
+    ) -> Result<HashMap<(u32, u32), i128>, StoreError> {
+        let mut sums: HashMap<(u32, u32), i128> = HashMap::new();
+        let kind = LabelKind::of(label);
+        let need = if kind == LabelKind::Series { Need::Stacks } else { Need::Rows };
+        self.scan_service(number, need, &mut |series: &Series, chunk: Chunk<'_>| {
+            facts.add(series, &chunk);
+            let of_series = series.labels.get(label).map(|value| leaves.number(value));
+            let by_set: Vec<u32> = match of_series {
+                Some(_) => Vec::new(),
+                None => {
+                    let mut used = vec![false; chunk.dictionary.len()];
+                    chunk.sets.iter().for_each(|&set| used[set as usize] = true);
+                    let sets = chunk.dictionary.iter().zip(used);
+                    let number = |(set, used): (&Arc<[Attribute]>, bool)| {
+                        if used { leaves.number(&attribute_text(set, label)) } else { 0 }
+                    };
+                    sets.map(number).collect()
+                }
+            };
+            for (at, (&node, &value)) in chunk.nodes.iter().zip(chunk.values).enumerate() {
+                let leaf = of_series.unwrap_or_else(|| by_set[chunk.sets[at] as usize]);
+                *sums.entry((node, leaf)).or_default() += i128::from(value);
+            }
+            if sums.len() > limits::LEAF_STACKS_MAX {
+                let max = limits::LEAF_STACKS_MAX as u64;
+                return Err(StoreError::Limit { what: "stacks by label", max });
+            }
+            Ok(())
+        })?;
+        Ok(sums)
     }
 }
 
@@ -146,7 +200,8 @@ impl Cell for i128 {
     }
 }
 
-/// Sums by function node while they grow.
+/// Sums by node of the location trie while they grow.
+#[derive(Default)]
 struct Cells<T> {
     values: Vec<T>,
     /// True if a selected sample ends at the node.
@@ -156,27 +211,61 @@ struct Cells<T> {
 }
 
 impl<T: Cell> Cells<T> {
-    fn new(names: &NameTree) -> Self {
-        let nodes = names.parent.len();
-        Self { values: vec![T::default(); nodes], live: vec![false; nodes], magnitude: 0 }
-    }
-
-    /// Adds the values of stacks; answers how many are newer than the names: such samples were not
-    /// acknowledged when the question came.
-    fn add(&mut self, names: &NameTree, chunk: &Chunk<'_>) -> u64 {
-        let mut later = 0;
+    /// Adds the values of stacks.
+    fn add(&mut self, chunk: &Chunk<'_>) {
+        let last = chunk.nodes.iter().max().map_or(0, |&node| node as usize);
+        if last >= self.values.len() {
+            self.values.resize(last + 1, T::default());
+            self.live.resize(last + 1, false);
+        }
         for (&node, &value) in chunk.nodes.iter().zip(chunk.values) {
-            match names.node_of.get(node as usize) {
-                Some(&at) => {
-                    self.values[at as usize].add(value);
-                    self.live[at as usize] = true;
-                }
-                None => later += 1,
-            }
+            self.values[node as usize].add(value);
+            self.live[node as usize] = true;
         }
         let sizes = chunk.values.iter().map(|value| u128::from(value.unsigned_abs()));
         self.magnitude += sizes.sum::<u128>();
-        later
+    }
+
+    /// Calls `each` with the function node and the sum of each live stack.
+    fn each(&self, names: &NameTree, mut each: impl FnMut(usize, T)) {
+        let ends = self.values.iter().zip(&self.live).zip(&names.node_of);
+        for ((&value, _), &node) in ends.filter(|((_, live), _)| **live) {
+            each(node as usize, value);
+        }
+    }
+}
+
+/// Sums by stack, as wide as they must be.
+enum Stacks {
+    Narrow(Cells<i64>),
+    Wide(Cells<i128>),
+}
+
+impl Stacks {
+    /// Sums by function node.
+    fn by_name(&self, names: &NameTree) -> Result<Sums, Overflow> {
+        let nodes = names.parent.len();
+        let mut live = vec![false; nodes];
+        let values = match self {
+            Self::Narrow(cells) => {
+                let mut values = vec![0_i64; nodes];
+                cells.each(names, |node, value| {
+                    values[node] += value;
+                    live[node] = true;
+                });
+                values
+            }
+            Self::Wide(cells) => {
+                let mut values = vec![0_i128; nodes];
+                cells.each(names, |node, value| {
+                    values[node] += value;
+                    live[node] = true;
+                });
+                let narrow = |sum| Overflow::check(sum, "the flame graph");
+                values.into_iter().map(narrow).collect::<Result<_, _>>()?
+            }
+        };
+        Ok(Sums::of(values, live, names))
     }
 }
 
@@ -189,14 +278,13 @@ struct Sums {
 }
 
 impl Sums {
-    /// `None` if nothing is live.
-    fn of(values: Vec<i64>, mut live: Vec<bool>, names: &NameTree) -> Option<Self> {
+    fn of(values: Vec<i64>, mut live: Vec<bool>, names: &NameTree) -> Self {
         for node in (1..live.len()).rev() {
             if live[node] {
                 live[names.parent[node] as usize] = true;
             }
         }
-        live[0].then_some(Self { values, live })
+        Self { values, live }
     }
 }
 
@@ -260,7 +348,8 @@ impl Default for Merger {
 }
 
 impl Merger {
-    fn add(&mut self, names: &NameTree, sums: &Sums) -> Result<(), StoreError> {
+    /// Adds the tree of a service; answers where its nodes are.
+    fn add(&mut self, names: &NameTree, sums: &Sums) -> Result<Vec<u32>, StoreError> {
         let is_alone = self.services == 0;
         if self.services == 1 {
             let tree = &self.tree;
@@ -283,6 +372,39 @@ impl Merger {
             let sum = &mut self.tree.self_value[at[node] as usize];
             let added = i128::from(*sum) + i128::from(sums.values[node]);
             *sum = Overflow::check(added, "the flame graph")?;
+        }
+        Ok(at)
+    }
+
+    /// Adds the tree of a service with leaves below its stacks: sums by (node of the location trie, leaf).
+    fn add_leaves(
+        &mut self,
+        names: &NameTree,
+        stacks: HashMap<(u32, u32), i128>,
+    ) -> Result<(), StoreError> {
+        if stacks.is_empty() {
+            return Ok(());
+        }
+        let nodes = names.parent.len();
+        let mut live = vec![false; nodes];
+        let mut leaves: HashMap<(u32, u32), i128> = HashMap::new();
+        for ((stack, leaf), sum) in stacks {
+            // Names asked for behind the scan cover all that it met.
+            let Some(&node) = names.node_of.get(stack as usize) else { continue };
+            live[node as usize] = true;
+            *leaves.entry((node, leaf)).or_default() += sum;
+        }
+        let is_alone = self.services == 0;
+        let at = self.add(names, &Sums::of(vec![0; nodes], live, names))?;
+        for ((node, leaf), sum) in leaves {
+            let parent = at[node as usize];
+            let node = if is_alone {
+                push(&mut self.tree, parent, leaf, false)
+            } else {
+                self.child(parent, leaf, false)
+            };
+            let value = &mut self.tree.self_value[node as usize];
+            *value = Overflow::check(i128::from(*value) + sum, "the flame graph")?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ mod engine;
 mod files;
 mod flush;
 mod flushes;
+mod locks;
 mod manifest;
 mod memtable;
 mod merge;
@@ -32,8 +33,8 @@ use crate::limits;
 use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProjectName, WriteBatch};
 use crate::query::{
-    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, ProfileTypeRow, Selection,
-    ServiceRow, Timeline, TimelineQuery,
+    Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
+    ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery,
 };
 use engine::Engine;
 use files::{Disk, Files};
@@ -225,6 +226,10 @@ impl ProfileStore for EmbeddedStore {
 
     fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>> {
         self.ask(move |engine, asker| engine.functions(&selection, limit, asker))
+    }
+
+    fn locks(&self, query: LocksQuery) -> StoreFuture<'_, Locks> {
+        self.ask(move |engine, asker| engine.locks(&query, asker))
     }
 
     fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline> {

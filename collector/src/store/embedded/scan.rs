@@ -64,6 +64,8 @@ pub(super) struct Plan {
     pub(super) selection: Selection,
     pub(super) type_id: u32,
     pub(super) unit: Arc<str>,
+    /// Types whose profiles say that a host was watched.
+    reporting: BTreeSet<u32>,
     /// The series that match, by their id.
     series: Vec<Option<Arc<Series>>>,
     /// Services that have one, by their number.
@@ -104,6 +106,10 @@ impl Engine {
         let unit = Arc::clone(&wanted.unit);
         let position = symbols.types.iter().position(|entry| entry.value_type == *wanted)?;
         let type_id = u32::try_from(position).ok()?;
+        let reporting = (0..)
+            .zip(&symbols.types)
+            .filter_map(|(id, entry)| entry.value_type.reports(wanted).then_some(id))
+            .collect();
         let mut services = BTreeSet::new();
         let mut series = Vec::with_capacity(symbols.series.len());
         for candidate in &symbols.series {
@@ -123,6 +129,7 @@ impl Engine {
             selection,
             type_id,
             unit,
+            reporting,
             series,
             services,
             counters,
@@ -280,7 +287,7 @@ impl Plan {
         let range = self.selection.range;
         for segment in self.view.segments.get(&self.project.name).into_iter().flatten() {
             let read = segment.reports(range, &mut |type_id, host, span| {
-                if type_id == self.type_id && self.selection.matches_host(host) {
+                if self.reporting.contains(&type_id) && self.selection.matches_host(host) {
                     report(&mut hosts, host, &[span], range);
                 }
             });
@@ -288,7 +295,7 @@ impl Plan {
         }
         for rows in self.memtables() {
             for ((_, type_id, host), intervals) in &*rows.reports() {
-                if *type_id == self.type_id && self.selection.matches_host(host) {
+                if self.reporting.contains(type_id) && self.selection.matches_host(host) {
                     report(&mut hosts, host, intervals.spans(), range);
                 }
             }

@@ -2,6 +2,7 @@
 //! embedded engine is held against, and a store for tests of other modules. It keeps nothing on disk, knows
 //! no retention and remembers ids for ever.
 
+mod locks;
 mod names;
 mod scan;
 
@@ -11,8 +12,8 @@ use crate::profile::{
     identity::BatchIdentities,
 };
 use crate::query::{
-    Buckets, Coverage, FlameTree, FunctionRow, LabelName, LabelValue, MergeQuery, ProfileTypeRow,
-    Selection, ServiceRow, Timeline, TimelineQuery,
+    Buckets, Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery,
+    MergeQuery, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery,
 };
 use hashbrown::{HashMap, HashSet};
 use names::Names;
@@ -143,6 +144,11 @@ impl ProfileStore for MemoryStore {
 
     fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>> {
         let answer = self.ask(&selection.project, |project| project.functions(&selection, limit));
+        Box::pin(ready(answer))
+    }
+
+    fn locks(&self, query: LocksQuery) -> StoreFuture<'_, Locks> {
+        let answer = self.ask(&query.selection.project, |project| project.locks(&query));
         Box::pin(ready(answer))
     }
 

@@ -1,11 +1,11 @@
 //! The oracle's answers: walk every sample.
 
-use super::names::Numbered;
+use super::names::{Names, Numbered};
 use super::{Profile, Project, Sample};
 use crate::query::{
-    Buckets, Coverage, FlameTree, FunctionRow, HostValues, LabelKind, LabelName, LabelValue,
-    MergeQuery, MergedTree, Overflow, Selection, ServiceRow, ShapeOptions, Timeline,
-    TimelineBuilder, TimelineQuery, rows_by_self, share,
+    Buckets, Coverage, FlameTree, FunctionInfo, FunctionNames, FunctionRow, HostValues, LabelKind,
+    LabelName, LabelValue, Leaves, MergeQuery, MergedTree, Overflow, Selection, ServiceRow,
+    ShapeOptions, Timeline, TimelineBuilder, TimelineQuery, rows_by_self, share,
 };
 use crate::store::StoreError;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -64,8 +64,30 @@ impl Tree {
     }
 }
 
+/// Functions numbered for one answer, and values of a label among them.
+struct Leafy<'a> {
+    label: Arc<str>,
+    values: BTreeMap<u128, Arc<str>>,
+    functions: Vec<u128>,
+    names: &'a Names,
+}
+
+impl FunctionNames for Leafy<'_> {
+    fn info(&self, function: u32) -> FunctionInfo {
+        let identity = self.identity(function);
+        match self.values.get(&identity) {
+            Some(value) => Leaves::info(&self.label, value),
+            None => Numbered { names: self.names, identities: vec![identity] }.info(0),
+        }
+    }
+
+    fn identity(&self, function: u32) -> u128 {
+        self.functions[function as usize]
+    }
+}
+
 impl Project {
-    fn selected<'a>(
+    pub(super) fn selected<'a>(
         &'a self,
         selection: &'a Selection,
     ) -> impl Iterator<Item = (&'a Profile, &'a Sample)> {
@@ -80,11 +102,12 @@ impl Project {
             .filter(|(_, sample)| selection.matches_attributes(&sample.attributes))
     }
 
-    fn reported(&self, selection: &Selection) -> HostValues {
+    pub(super) fn reported(&self, selection: &Selection) -> HostValues {
         let mut hosts = HostValues::default();
         let wanted =
             selection.resolve_type(self.profiles.iter().map(|profile| &profile.sample_type));
-        for profile in self.profiles.iter().filter(|profile| Some(&profile.sample_type) == wanted) {
+        let Some(wanted) = wanted else { return hosts };
+        for profile in self.profiles.iter().filter(|profile| profile.sample_type.reports(wanted)) {
             if selection.matches_host(&profile.labels.host) {
                 hosts.report(&profile.labels.host, profile.start_ms, profile.end_ms);
             }
@@ -92,8 +115,9 @@ impl Project {
         hosts
     }
 
-    /// The tree of the selection over all services.
-    fn tree(&self, selection: &Selection) -> Tree {
+    /// The tree of the selection over all services, and the values of `leaf` by identity.
+    fn tree(&self, selection: &Selection, leaf: Option<&str>) -> (Tree, BTreeMap<u128, Arc<str>>) {
+        let mut leaves = BTreeMap::new();
         let mut services: BTreeMap<Arc<str>, Tree> = BTreeMap::new();
         for (profile, _) in self.selected(selection) {
             services.entry(Arc::clone(&profile.labels.service)).or_default();
@@ -108,7 +132,13 @@ impl Project {
         }
         for (profile, sample) in self.selected(selection) {
             if let Some(tree) = services.get_mut(&profile.labels.service) {
-                let node = tree.walk(self, &sample.stack);
+                let mut node = tree.walk(self, &sample.stack);
+                if let Some(label) = leaf {
+                    let value = Arc::<str>::from(value_of(profile, sample, label));
+                    let identity = Leaves::identity(label, &value);
+                    node = tree.child(node, identity, false);
+                    leaves.insert(identity, value);
+                }
                 tree.nodes[node].value += i128::from(sample.value);
                 tree.select(node);
             }
@@ -123,18 +153,19 @@ impl Project {
                 merged.nodes[at[index]].value += node.value;
             }
         }
-        merged
+        (merged, leaves)
     }
 
     pub(super) fn merge(&self, query: &MergeQuery) -> Result<FlameTree, StoreError> {
-        let tree = self.tree(&query.selection);
-        let mut numbered = Numbered { names: &self.names, identities: vec![] };
+        let (tree, values) = self.tree(&query.selection, query.leaf.as_deref());
+        let label = Arc::<str>::from(query.leaf.as_deref().unwrap_or_default());
+        let mut names = Leafy { label, values, functions: vec![], names: &self.names };
         let mut numbers: HashMap<u128, u32> = HashMap::new();
         let mut merged = MergedTree::default();
         for (index, node) in tree.nodes.iter().enumerate() {
             let function = *numbers.entry(node.function).or_insert_with(|| {
-                numbered.identities.push(node.function);
-                u32::try_from(numbered.identities.len() - 1).unwrap_or(u32::MAX)
+                names.functions.push(node.function);
+                u32::try_from(names.functions.len() - 1).unwrap_or(u32::MAX)
             });
             let value = Overflow::check(node.value, "the flame graph")?;
             merged.parent.push(u32::try_from(node.parent).unwrap_or(u32::MAX));
@@ -144,7 +175,7 @@ impl Project {
         }
         let options =
             ShapeOptions { nodes_max: query.nodes_max, keep_self_top: query.keep_self_top };
-        let mut answer = merged.shape(&numbered, options)?;
+        let mut answer = merged.shape(&names, options)?;
         let mut periods = BTreeSet::new();
         for (profile, _) in self.selected(&query.selection) {
             answer.samples += 1;

@@ -26,7 +26,7 @@ async fn samples_of(store: &EmbeddedStore, hour: i64) -> u64 {
     let mut selection = everything("cpu");
     selection.range.from_ms = START_MS + hour * HOUR_MS;
     selection.range.to_ms = selection.range.from_ms + HOUR_MS;
-    let merge = MergeQuery { selection, nodes_max: 10, keep_self_top: 0 };
+    let merge = MergeQuery { selection, nodes_max: 10, keep_self_top: 0, leaf: None };
     store.merge(merge).await.unwrap().samples
 }
 
@@ -196,7 +196,8 @@ async fn a_query_ends_when_nobody_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     store.append(hour_of(0, 100)).await.unwrap();
-    let merge = MergeQuery { selection: everything("cpu"), nodes_max: 10, keep_self_top: 0 };
+    let merge =
+        MergeQuery { selection: everything("cpu"), nodes_max: 10, keep_self_top: 0, leaf: None };
     let (started, begun) = tokio::sync::oneshot::channel();
     let (ended, end) = tokio::sync::oneshot::channel();
     let question = store.ask(move |engine, asker| {

@@ -4,6 +4,7 @@ mod crash;
 mod faults;
 mod faulty;
 mod limits;
+mod locks;
 mod torn;
 
 use super::files::Disk;
