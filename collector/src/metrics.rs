@@ -108,6 +108,7 @@ struct StoreGauges {
     wal: Gauge,
     segments: Gauge,
     hours_dropped: Gauge,
+    hours_expired: Gauge,
 }
 
 impl StoreGauges {
@@ -122,6 +123,12 @@ impl StoreGauges {
                 "Hours of data dropped because of the disk limit, since start",
                 None,
                 &self.hours_dropped,
+            ),
+            (
+                "vesta_store_hours_expired",
+                "Hours of data dropped because they are older than is kept, since start",
+                None,
+                &self.hours_expired,
             ),
         ];
         for (name, help, unit, gauge) in rows {
@@ -139,6 +146,7 @@ impl StoreGauges {
         self.wal.set(number(stats.wal_bytes));
         self.segments.set(number(stats.segments));
         self.hours_dropped.set(number(stats.hours_dropped));
+        self.hours_expired.set(number(stats.hours_expired));
     }
 }
 

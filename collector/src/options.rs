@@ -95,7 +95,7 @@ pub struct KeepArgs {
     /// [default: 10G, or a tenth of the disk if that is less].
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     pub data_bytes_max: Option<u64>,
-    /// Profiles older than this are refused.
+    /// Profiles older than this are refused, and removed by whole days (UTC).
     #[arg(long, value_name = "DURATION", default_value = "400d", value_parser = duration_ms)]
     pub retention: i64,
 }

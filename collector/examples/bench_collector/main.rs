@@ -110,6 +110,7 @@ async fn measure(options: &Options, dir: &std::path::Path) -> Result<()> {
         EmbeddedStore::open(EmbeddedOptions {
             data_dir: dir.to_owned(),
             data_bytes_max: Some(u64::MAX),
+            retention_ms: None,
             clock: Clock::system(),
         })
     };

@@ -4,7 +4,7 @@ use super::App;
 use super::error::ApiError;
 use super::losses::{self, Losses};
 use super::params::Params;
-use super::routes::{Coverage, Pairs, json, project, query};
+use super::routes::{Coverage, Pairs, all_warnings, json, project, query};
 use super::selector::label_name;
 use crate::limits::{NODES_MAX, ROWS_MAX};
 use crate::query::{FlameTree, MergeQuery};
@@ -103,8 +103,11 @@ pub(super) async fn flame_graph(
     .await?;
     let window_ms = selection.range.to_ms - selection.range.from_ms;
     let task = tokio::task::spawn_blocking(move || {
-        let losses = Losses::new(&tree.cut, &accounts);
-        answer(&selection.profile_type, &tree, Coverage::new(&coverage, window_ms), losses)
+        let losses = Losses::new(&tree.cut, &accounts.answer);
+        let mut tree = tree;
+        let others = [std::mem::take(&mut tree.warnings), coverage.warnings, accounts.warnings];
+        tree.warnings = all_warnings(others);
+        answer(&selection.profile_type, &tree, Coverage::new(&coverage.answer, window_ms), losses)
     });
     task.await.unwrap_or_else(|_| Err(ApiError::internal("writing the answer failed")))
 }

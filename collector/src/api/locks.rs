@@ -3,7 +3,7 @@
 use super::App;
 use super::error::ApiError;
 use super::params::Params;
-use super::routes::{Coverage, Pairs, finite, json, project, query};
+use super::routes::{Coverage, Pairs, all_warnings, finite, json, project, query};
 use crate::limits::{LOCK_CALLERS_MAX, LOCK_ROWS_MAX, SELECTOR_BYTES_MAX};
 use crate::query::{LOCK_TYPE, LockCaller, LockFigures, LockKey, LockRow, LocksQuery, Measure};
 use axum::extract::{Path, State};
@@ -20,7 +20,7 @@ struct Answer<'a> {
     total: Figures,
     rows: Vec<Row<'a>>,
     others: Others,
-    warnings: &'a [String],
+    warnings: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -115,7 +115,7 @@ impl<'a> Row<'a> {
     fn of(row: &'a LockRow) -> Self {
         let (place, lock, executable, host, pid): (_, &str, &str, &str, &str) = match &row.key {
             LockKey::Static { executable, name } => ("static", name, executable, "", ""),
-            LockKey::Address { host, executable, pid, address } => {
+            LockKey::Address { host, executable, pid, address, .. } => {
                 ("address", address, executable, host, pid)
             }
         };
@@ -179,7 +179,7 @@ pub(super) async fn locks(
     json(&Answer {
         from: range.from_ms,
         to: range.to_ms,
-        coverage: Coverage::new(&coverage, range.to_ms - range.from_ms),
+        coverage: Coverage::new(&coverage.answer, range.to_ms - range.from_ms),
         locks: locks.locks,
         total: locks.total.into(),
         others: Others {
@@ -187,6 +187,6 @@ pub(super) async fn locks(
             figures: locks.others.into(),
         },
         rows: locks.rows.iter().map(Row::of).collect(),
-        warnings: &locks.warnings,
+        warnings: all_warnings([locks.warnings.clone(), coverage.warnings]),
     })
 }

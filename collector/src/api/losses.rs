@@ -2,7 +2,7 @@
 //! agents lost, by their accounts. Told beside the samples, never scaled in.
 
 use super::App;
-use crate::query::{FunctionRow, LEDGER_TYPE, Selection};
+use crate::query::{FunctionRow, LEDGER_TYPE, Selection, Told};
 use crate::store::StoreError;
 use serde::Serialize;
 use std::sync::Arc;
@@ -37,9 +37,9 @@ struct Lost {
 pub(super) async fn accounts(
     app: &App,
     selection: &Selection,
-) -> Result<Vec<FunctionRow>, StoreError> {
+) -> Result<Told<Vec<FunctionRow>>, StoreError> {
     if selection.profile_type != "cpu" {
-        return Ok(Vec::new()); // accounts are of the agents' clocks
+        return Ok(Told::default()); // accounts are of the agents' clocks
     }
     let mut hosts = selection.clone();
     LEDGER_TYPE.clone_into(&mut hosts.profile_type);

@@ -16,6 +16,7 @@ use http::header::{self, HeaderValue};
 use http::request::Parts;
 use serde::Serialize;
 use serde_json::json as value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -72,6 +73,12 @@ pub(super) fn json<T: Serialize>(answer: &T) -> Result<Response, ApiError> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(response)
+}
+
+/// What several answers leave out, each once.
+pub(super) fn all_warnings(parts: impl IntoIterator<Item = Vec<String>>) -> Vec<String> {
+    let all: BTreeSet<String> = parts.into_iter().flatten().collect();
+    all.into_iter().collect()
 }
 
 /// The project of a path, if it exists.
@@ -167,16 +174,17 @@ pub(super) async fn services(
 ) -> Result<Response, ApiError> {
     let params = Params::new(pairs.0, &["from", "to", "type", "filter"])?;
     let selection = params.selection(project(&app, &name)?)?;
-    let (rows, coverage, unit) = query(&app, async {
-        let rows = app.store.services(selection.clone(), TREND_BUCKETS).await?;
+    let (services, coverage, unit) = query(&app, async {
+        let services = app.store.services(selection.clone(), TREND_BUCKETS).await?;
         let coverage = app.store.coverage(selection.clone()).await?;
         let unit = unit_of(&app, selection.project.clone(), &selection.profile_type).await?;
-        Ok((rows, coverage, unit))
+        Ok((services, coverage, unit))
     })
     .await?;
     let range = selection.range;
     let window_ms = range.to_ms - range.from_ms;
     let is_cores = unit == "nanoseconds";
+    let rows = services.answer;
     let all: f64 = rows.iter().map(|row| float(row.total)).sum();
     let rows: Vec<_> = rows
         .iter()
@@ -201,12 +209,13 @@ pub(super) async fn services(
         })
         .collect();
     json(&value!({
+        "warnings": all_warnings([services.warnings, coverage.warnings]),
         "from": range.from_ms,
         "to": range.to_ms,
         "type": selection.profile_type,
         "unit": unit,
-        "total_cores": if is_cores { finite(coverage.cores) } else { 0.0 },
-        "coverage": Coverage::new(&coverage, window_ms),
+        "total_cores": if is_cores { finite(coverage.answer.cores) } else { 0.0 },
+        "coverage": Coverage::new(&coverage.answer, window_ms),
         "rows": rows,
     }))
 }
@@ -220,8 +229,8 @@ pub(super) async fn labels(
     let selection = params.selection(project(&app, &name)?)?;
     let names = query(&app, app.store.label_names(selection)).await?;
     let labels: Vec<_> =
-        names.iter().map(|row| value!({"name": row.name, "values": row.values})).collect();
-    json(&value!({"labels": labels}))
+        names.answer.iter().map(|row| value!({"name": row.name, "values": row.values})).collect();
+    json(&value!({"labels": labels, "warnings": names.warnings}))
 }
 
 pub(super) async fn label_values(
@@ -235,9 +244,12 @@ pub(super) async fn label_values(
     let limit = params.number("limit", 100, 1, ROWS_MAX)?;
     let label = label_name(&label).to_owned();
     let rows = query(&app, app.store.label_values(selection, label, prefix, limit)).await?;
-    let values: Vec<_> =
-        rows.iter().map(|row| value!({"value": row.value, "samples": row.samples})).collect();
-    json(&value!({"values": values}))
+    let values: Vec<_> = rows
+        .answer
+        .iter()
+        .map(|row| value!({"value": row.value, "samples": row.samples}))
+        .collect();
+    json(&value!({"values": values, "warnings": rows.warnings}))
 }
 
 /// Widths of a bucket that people read well, milliseconds.
@@ -293,12 +305,13 @@ pub(super) async fn series(
     let series_max = params.number("limit", 8, 1, SERIES_MAX)?;
     let question =
         TimelineQuery { selection: selection.clone(), by: by.clone(), step_ms, series_max };
-    let (line, unit) = query(&app, async {
+    let (told, unit) = query(&app, async {
         let line = app.store.timeline(question).await?;
         let unit = unit_of(&app, selection.project.clone(), &selection.profile_type).await?;
         Ok((line, unit))
     })
     .await?;
+    let line = told.answer;
     let is_cores = unit == "nanoseconds";
     let shape = |sums: &[i64], cores: Option<&[f64]>| -> Vec<f64> {
         match cores {
@@ -327,6 +340,7 @@ pub(super) async fn series(
         "series": rows,
         "other": line.other.as_deref().map(|sums| shape(sums, line.other_cores.as_deref())),
         "annotations": [],
+        "warnings": told.warnings,
     }))
 }
 
@@ -340,15 +354,16 @@ pub(super) async fn functions(
     let limit = params.number("limit", 500, 1, ROWS_MAX)?;
     let whole =
         MergeQuery { selection: selection.clone(), nodes_max: 1, keep_self_top: 0, leaf: None };
-    let (rows, tree, coverage, accounts) = query(&app, async {
-        let rows = app.store.functions(selection.clone(), limit).await?;
+    let (functions, tree, coverage, accounts) = query(&app, async {
+        let functions = app.store.functions(selection.clone(), limit).await?;
         let tree = app.store.merge(whole).await?;
         let coverage = app.store.coverage(selection.clone()).await?;
-        Ok((rows, tree, coverage, losses::accounts(&app, &selection).await?))
+        Ok((functions, tree, coverage, losses::accounts(&app, &selection).await?))
     })
     .await?;
     let window_ms = selection.range.to_ms - selection.range.from_ms;
-    let rows: Vec<_> = rows
+    let rows: Vec<_> = functions
+        .answer
         .iter()
         .map(|row| {
             let function = &row.function;
@@ -368,9 +383,12 @@ pub(super) async fn functions(
         "unit": tree.unit,
         "total": tree.node_total.first().copied().unwrap_or_default(),
         "samples": tree.samples,
-        "coverage": Coverage::new(&coverage, window_ms),
-        "losses": losses::Losses::new(&tree.cut, &accounts),
+        "coverage": Coverage::new(&coverage.answer, window_ms),
+        "losses": losses::Losses::new(&tree.cut, &accounts.answer),
         "rows": rows,
+        "warnings": all_warnings([
+            functions.warnings, tree.warnings, coverage.warnings, accounts.warnings,
+        ]),
     }))
 }
 

@@ -125,6 +125,7 @@ impl Collector {
         let embedded = EmbeddedOptions {
             data_dir: options.data_dir.clone(),
             data_bytes_max: options.data_bytes_max,
+            retention_ms: Some(options.retention_ms),
             clock: Clock::system(),
         };
         // Replaying the log reads files.

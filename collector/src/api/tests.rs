@@ -301,7 +301,8 @@ async fn a_known_request_is_answered_as_it_is() {
         assert!(names.contains(&name), "{name} in {names:?}");
     }
     let values = server.json("/labels/thread.name/values?prefix=w").await;
-    assert_eq!(values, json!({"values": [{"value": "worker", "samples": 5}]}));
+    let expected = json!({"values": [{"value": "worker", "samples": 5}], "warnings": []});
+    assert_eq!(values, expected);
     let values = server.json("/labels/service.name/values").await;
     assert_eq!(values["values"][0]["value"], "app");
 

@@ -46,6 +46,9 @@ struct Node<'a> {
 /// Stands for what pruning left out below a node.
 const HIDDEN: &str = "[hidden]";
 
+/// Stands for samples without a stack: a line must have one.
+const NO_STACK: &str = "[no stack]";
+
 impl Graph {
     pub(super) fn read(body: &[u8]) -> Result<Self, ClientError> {
         Ok(serde_json::from_slice(body)?)
@@ -81,14 +84,17 @@ impl Graph {
     pub(super) fn folded(&self) -> Result<String, ClientError> {
         let mut text = String::new();
         let mut path: Vec<String> = Vec::new();
-        for at in 1..self.nodes.func.len() {
+        for at in 0..self.nodes.func.len() {
             let node = self.node(at)?;
-            if node.depth == 0 || node.depth > path.len() + 1 {
+            if (node.depth == 0) != (at == 0) || node.depth > path.len() + 1 {
                 return Err(ClientError::Columns("depths are not those of a tree"));
             }
-            path.truncate(node.depth - 1);
-            path.push(folded_name(&node));
-            for (value, leaf) in [(node.self_value, None), (node.hidden, Some(HIDDEN))] {
+            if let Some(parent) = node.depth.checked_sub(1) {
+                path.truncate(parent);
+                path.push(folded_name(&node));
+            }
+            let own = (at == 0).then_some(NO_STACK);
+            for (value, leaf) in [(node.self_value, own), (node.hidden, Some(HIDDEN))] {
                 let count = self.count(value);
                 if count != 0 {
                     let stack = path.iter().map(|name| &**name).chain(leaf).collect::<Vec<_>>();

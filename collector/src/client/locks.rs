@@ -12,7 +12,6 @@ struct Answer {
     total: Figures,
     rows: Vec<Row>,
     others: Others,
-    warnings: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -70,7 +69,7 @@ const STACK_SHOWN: usize = 4;
 
 /// The API's answer as columns.
 pub(super) fn table(body: &[u8]) -> Result<String, ClientError> {
-    let Answer { coverage, locks, total, rows, others, warnings } = serde_json::from_slice(body)?;
+    let Answer { coverage, locks, total, rows, others } = serde_json::from_slice(body)?;
     let Figures { wait_ns, contentions, holder_samples } = total;
     let mut text = format!(
         "{} of waiting in {contentions} contentions of {locks} locks, {:.3} threads on average on {} hosts\n",
@@ -78,7 +77,6 @@ pub(super) fn table(body: &[u8]) -> Result<String, ClientError> {
         coverage.cores,
         coverage.hosts,
     );
-    warnings.iter().for_each(|warning| add(&mut text, format_args!("{}\n", harmless(warning))));
     if rows.is_empty() {
         text.push_str("no lock was waited for in this range, as far as the filter shows\n");
         return Ok(text);

@@ -1,4 +1,4 @@
-//! What is missing from an answer, as a line for stderr.
+//! What is missing from an answer, as lines for stderr.
 
 use super::ClientError;
 use super::quantity::{harmless, percent};
@@ -29,6 +29,18 @@ struct Cut {
 struct Lost {
     reason: String,
     samples: i64,
+}
+
+#[derive(Deserialize)]
+struct Warned {
+    #[serde(default)]
+    warnings: Vec<String>,
+}
+
+/// What the collector says that its answer leaves out.
+pub(super) fn warnings(body: &[u8]) -> Result<Vec<String>, ClientError> {
+    let Warned { warnings } = serde_json::from_slice(body)?;
+    Ok(warnings.iter().map(|warning| harmless(warning)).collect())
 }
 
 /// How much was cut or lost, and why; `None` where nothing was.

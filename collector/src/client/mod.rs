@@ -113,10 +113,15 @@ fn write_out(path: &Path, text: &[u8]) -> Result<(), ClientError> {
 
 /// What is missing from the answer goes to stderr: it belongs to the reader, not into the data.
 fn say_losses(body: &[u8]) -> Result<(), ClientError> {
-    if let Some(line) = losses::line(body)? {
+    say(losses::line(body)?);
+    say(losses::warnings(body)?);
+    Ok(())
+}
+
+fn say(lines: impl IntoIterator<Item = String>) {
+    for line in lines {
         drop(writeln!(io::stderr(), "{line}")); // a closed stderr is no reason to fail
     }
-    Ok(())
 }
 
 /// `vesta flamegraph`.
@@ -162,6 +167,7 @@ pub async fn locks(args: &LocksArgs) -> Result<(), ClientError> {
         TableFormat::Text if !args.json => locks::table(&body)?.into_bytes(),
         TableFormat::Text | TableFormat::Json => body.to_vec(),
     };
+    say(losses::warnings(&body)?);
     write_out(&args.query.output, &text)
 }
 

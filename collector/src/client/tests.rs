@@ -20,6 +20,19 @@ fn folded_stacks_run_from_root_to_leaf_and_count_samples() {
 }
 
 #[test]
+fn folded_stacks_add_up_to_all_samples() {
+    let rows = [
+        ("\"self\":[0,20,0,20,10]", "\"self\":[30,20,0,20,10]", "[no stack] 3\n"),
+        ("\"hidden\":[0,10,0,0,0]", "\"hidden\":[40,10,0,0,0]", "[hidden] 4\n"),
+    ];
+    let known = flame_graph::Graph::read(GRAPH.as_bytes()).unwrap().folded().unwrap();
+    for (from, to, line) in rows {
+        let graph = flame_graph::Graph::read(GRAPH.replace(from, to).as_bytes()).unwrap();
+        assert_eq!(graph.folded().unwrap(), format!("{line}{known}"));
+    }
+}
+
+#[test]
 fn text_leaves_out_what_is_small() {
     let graph = flame_graph::Graph::read(GRAPH.as_bytes()).unwrap();
     let expected = "60.00 ns in 6 samples\n 83.33%  33.33%  main\n 33.33%   0.00%   a;b\n 33.33%  33.33%    do_syscall\\u{1b}[31m [kernel]\n";
@@ -109,7 +122,6 @@ fn a_table_shows_locks() {
       "warnings":["half is missing"]}"#;
     let expected = "\
 750.00 ms of waiting in 10 contentions of 4 locks, 0.130 threads on average on 1 hosts
-half is missing
         wait  wait % contentions       mean kind     lock
    650.00 ms  86.67%           6  108.33 ms mutex    queue+0x10 [shop and 2 more, shopd]
                                                      waits  76.92%  push < a < b < c < d < …
@@ -118,6 +130,8 @@ half is missing
     40.00 ms   5.33%           4          -          2 other locks
 ";
     assert_eq!(locks::table(answer.as_bytes()).unwrap(), expected);
+    assert_eq!(losses::warnings(answer.as_bytes()).unwrap(), ["half is missing"]);
+    assert_eq!(losses::warnings(b"{}").unwrap(), [""; 0]);
     let nothing = r#"{"coverage":{"hosts":0,"cores":0},"locks":0,"rows":[],"warnings":[],
       "total":{"wait_ns":0,"contentions":0,"holder_samples":0},
       "others":{"locks":0,"wait_ns":0,"contentions":0}}"#;

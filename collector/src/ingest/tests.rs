@@ -46,19 +46,27 @@ impl ProfileStore for TestStore {
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, query::FlameTree> {
         self.inner.merge(query)
     }
-    fn functions(&self, of: Selection, limit: usize) -> StoreFuture<'_, Vec<query::FunctionRow>> {
+    fn functions(
+        &self,
+        of: Selection,
+        limit: usize,
+    ) -> StoreFuture<'_, query::Told<Vec<query::FunctionRow>>> {
         self.inner.functions(of, limit)
     }
     fn locks(&self, query: query::LocksQuery) -> StoreFuture<'_, query::Locks> {
         self.inner.locks(query)
     }
-    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, query::Timeline> {
+    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, query::Told<query::Timeline>> {
         self.inner.timeline(query)
     }
-    fn services(&self, of: Selection, buckets: usize) -> StoreFuture<'_, Vec<query::ServiceRow>> {
+    fn services(
+        &self,
+        of: Selection,
+        buckets: usize,
+    ) -> StoreFuture<'_, query::Told<Vec<query::ServiceRow>>> {
         self.inner.services(of, buckets)
     }
-    fn label_names(&self, of: Selection) -> StoreFuture<'_, Vec<query::LabelName>> {
+    fn label_names(&self, of: Selection) -> StoreFuture<'_, query::Told<Vec<query::LabelName>>> {
         self.inner.label_names(of)
     }
     fn label_values(
@@ -67,7 +75,7 @@ impl ProfileStore for TestStore {
         label: String,
         prefix: String,
         limit: usize,
-    ) -> StoreFuture<'_, Vec<query::LabelValue>> {
+    ) -> StoreFuture<'_, query::Told<Vec<query::LabelValue>>> {
         self.inner.label_values(of, label, prefix, limit)
     }
     fn profile_types(
@@ -76,7 +84,7 @@ impl ProfileStore for TestStore {
     ) -> StoreFuture<'_, Vec<query::ProfileTypeRow>> {
         self.inner.profile_types(project)
     }
-    fn coverage(&self, of: Selection) -> StoreFuture<'_, query::Coverage> {
+    fn coverage(&self, of: Selection) -> StoreFuture<'_, query::Told<query::Coverage>> {
         self.inner.coverage(of)
     }
     fn stats(&self) -> StoreFuture<'_, StoreStats> {

@@ -6,6 +6,7 @@ use super::{FunctionInfo, FunctionNames, HostValues, Overflow, Selection};
 use crate::limits;
 use crate::profile::{Attribute, SeriesLabels};
 use hashbrown::HashMap;
+use proto::otlp::attribute::PROCESS_START_TIME_NS;
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -84,8 +85,7 @@ pub enum LockKey {
         /// `lock.name`: symbol or file, and what lies between.
         name: Arc<str>,
     },
-    /// Any other: an address of one process. Processes with one number in a range, on one host, of one
-    /// executable are not told apart.
+    /// Any other: an address of one process.
     Address {
         /// The label `host`.
         host: Arc<str>,
@@ -93,6 +93,8 @@ pub enum LockKey {
         executable: Arc<str>,
         /// `process.pid`.
         pid: Arc<str>,
+        /// `vesta.process.start_time_ns`: numbers of processes come again. Empty if it was not told.
+        start: Arc<str>,
         /// `lock.address`; empty if it was not told.
         address: Arc<str>,
     },
@@ -108,20 +110,21 @@ impl LockKey {
             return Self::Static { executable, name: Arc::from(name) };
         }
         let text = |name| Arc::from(text_of(attributes, name));
-        let (pid, address) = (text("process.pid"), text("lock.address"));
-        Self::Address { host: Arc::clone(&labels.host), executable, pid, address }
+        let (pid, start) = (text("process.pid"), text(PROCESS_START_TIME_NS));
+        let (host, address) = (Arc::clone(&labels.host), text("lock.address"));
+        Self::Address { host, executable, pid, start, address }
     }
 
     /// A number for it: 16 bytes where the texts may have kilobytes. Also the last tie-break of every order.
     #[must_use]
     pub fn identity(&self) -> u128 {
-        let (start, parts): (u8, [&str; 4]) = match self {
-            Self::Static { executable, name } => (b's', [executable, name, "", ""]),
-            Self::Address { host, executable, pid, address } => {
-                (b'a', [executable, address, pid, host])
+        let (place, parts): (u8, [&str; 5]) = match self {
+            Self::Static { executable, name } => (b's', [executable, name, "", "", ""]),
+            Self::Address { host, executable, pid, start, address } => {
+                (b'a', [executable, address, pid, start, host])
             }
         };
-        let mut bytes = vec![start];
+        let mut bytes = vec![place];
         for part in parts {
             bytes.extend_from_slice(&part.len().to_le_bytes());
             bytes.extend_from_slice(part.as_bytes());
@@ -132,24 +135,21 @@ impl LockKey {
     /// A selector that chooses its samples.
     #[must_use]
     pub fn selector(&self) -> String {
-        let rows: [(&str, &str); 4] = match self {
+        let rows: &[(&str, &str)] = match self {
             Self::Static { executable, name } => {
-                [("executable", executable), ("\"lock.name\"", name), ("", ""), ("", "")]
+                &[("executable", executable), ("\"lock.name\"", name)]
             }
-            Self::Address { host, executable, pid, address } => [
+            Self::Address { host, executable, pid, start, address } => &[
                 ("host", host),
                 ("executable", executable),
                 ("\"process.pid\"", pid),
+                ("\"vesta.process.start_time_ns\"", start),
                 ("\"lock.address\"", address),
+                ("\"lock.name\"", ""),
             ],
         };
         let matcher = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", quoted(value));
-        let named = rows.iter().filter(|(name, _)| !name.is_empty());
-        let mut matchers: Vec<String> = named.map(matcher).collect();
-        if matches!(self, Self::Address { .. }) {
-            matchers.push("\"lock.name\"=\"\"".to_owned());
-        }
-        format!("{{{}}}", matchers.join(","))
+        format!("{{{}}}", rows.iter().map(matcher).collect::<Vec<_>>().join(","))
     }
 }
 

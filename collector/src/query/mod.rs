@@ -101,6 +101,23 @@ impl Overflow {
     }
 }
 
+/// An answer, and what its reader should know of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told<T> {
+    /// The answer.
+    pub answer: T,
+    /// What is left out, and why; empty where all is there.
+    pub warnings: Vec<String>,
+}
+
+impl<T> Told<T> {
+    /// An answer that leaves nothing out.
+    #[must_use]
+    pub const fn whole(answer: T) -> Self {
+        Self { answer, warnings: Vec::new() }
+    }
+}
+
 /// A function in an answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FunctionInfo {

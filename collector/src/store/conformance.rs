@@ -18,6 +18,7 @@ fn open(dir: &std::path::Path) -> EmbeddedStore {
     EmbeddedStore::open(EmbeddedOptions {
         data_dir: dir.to_owned(),
         data_bytes_max: None,
+        retention_ms: None,
         clock: Clock::new(|| START_MS + sample_data::SPAN_MS),
     })
     .unwrap()
@@ -127,7 +128,7 @@ async fn a_known_profile_gives_known_answers() {
         ];
         assert_eq!(tree_lines(&tree), lines);
         assert_eq!((tree.samples, tree.period_ns, &*tree.unit), (4, 10_000_000, "nanoseconds"));
-        let rows = store.functions(everything("cpu"), 10).await.unwrap();
+        let rows = store.functions(everything("cpu"), 10).await.unwrap().answer;
         let row = |row: &FunctionRow| (row.function.name.to_string(), row.self_value, row.total);
         let expected = [
             ("leaf", 8 * seconds, 8 * seconds),
@@ -137,7 +138,7 @@ async fn a_known_profile_gives_known_answers() {
         ];
         let expected = expected.map(|(name, own, total)| (name.to_owned(), own, total));
         assert_eq!(rows.iter().map(row).collect::<Vec<_>>(), expected);
-        let coverage = store.coverage(everything("cpu")).await.unwrap();
+        let coverage = store.coverage(everything("cpu")).await.unwrap().answer;
         assert_eq!(coverage, Coverage { hosts: 1, host_ms: 10_000, cores: 1.1 });
     })
     .await;
@@ -222,6 +223,7 @@ async fn a_data_folder_belongs_to_one_store() {
     let options = EmbeddedOptions {
         data_dir: dir.path().to_owned(),
         data_bytes_max: None,
+        retention_ms: None,
         clock: Clock::system(),
     };
     assert!(matches!(EmbeddedStore::open(options), Err(StoreError::Io { .. })));

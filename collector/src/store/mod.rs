@@ -14,7 +14,7 @@ use crate::limits;
 use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
-    Overflow, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineError, TimelineQuery,
+    Overflow, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineError, TimelineQuery, Told,
 };
 use futures_util::future::BoxFuture;
 
@@ -113,19 +113,23 @@ pub trait ProfileStore: Send + Sync {
     /// Merges a selection into a tree of functions.
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree>;
     /// Self and total by function, largest self first.
-    fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>>;
+    fn functions(
+        &self,
+        selection: Selection,
+        limit: usize,
+    ) -> StoreFuture<'_, Told<Vec<FunctionRow>>>;
     /// Lock waits by lock, with who waits and who holds.
     fn locks(&self, query: LocksQuery) -> StoreFuture<'_, Locks>;
     /// Sums per step, by label.
-    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline>;
+    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Told<Timeline>>;
     /// One row per service.
     fn services(
         &self,
         selection: Selection,
         trend_buckets: usize,
-    ) -> StoreFuture<'_, Vec<ServiceRow>>;
+    ) -> StoreFuture<'_, Told<Vec<ServiceRow>>>;
     /// Label names with the number of distinct values.
-    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Vec<LabelName>>;
+    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Told<Vec<LabelName>>>;
     /// Values of one label that begin with `prefix`, with sample counts, most first.
     fn label_values(
         &self,
@@ -133,11 +137,11 @@ pub trait ProfileStore: Send + Sync {
         label: String,
         prefix: String,
         limit: usize,
-    ) -> StoreFuture<'_, Vec<LabelValue>>;
+    ) -> StoreFuture<'_, Told<Vec<LabelValue>>>;
     /// Profile types that exist in the project.
     fn profile_types(&self, project: ProjectName) -> StoreFuture<'_, Vec<ProfileTypeRow>>;
     /// How much of the range hosts reported: the denominator of cores.
-    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage>;
+    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Told<Coverage>>;
     /// Figures for `/metrics` and the page.
     fn stats(&self) -> StoreFuture<'_, StoreStats>;
     /// Writes everything out; used at shutdown and by tests.
@@ -161,6 +165,8 @@ pub struct StoreStats {
     pub segments: u64,
     /// Hours dropped because of the disk limit, since start.
     pub hours_dropped: u64,
+    /// Hours dropped because they are older than is kept, since start.
+    pub hours_expired: u64,
     /// Bytes in the WAL.
     pub wal_bytes: u64,
     /// Damaged sections that queries had to leave out, since start.

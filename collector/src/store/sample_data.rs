@@ -102,7 +102,9 @@ fn attributes() -> impl Strategy<Value = Vec<Attribute>> {
     let name = prop::option::of(text(&["main", "worker-1", "worker-2"]))
         .prop_map(|name| name.map(AttributeValue::Text));
     let flag = prop::option::of(any::<bool>()).prop_map(|flag| flag.map(AttributeValue::Bool));
-    (pid, name, flag, lock_attributes()).prop_map(|(pid, name, flag, [address, kind, lock])| {
+    let start = prop::option::of(1_i64..3).prop_map(|start| start.map(AttributeValue::Int));
+    (pid, start, name, flag, lock_attributes()).prop_map(|(pid, start, name, flag, locks)| {
+        let [address, kind, lock] = locks;
         // Sorted by key.
         let rows = [
             ("lock.address", address),
@@ -110,6 +112,7 @@ fn attributes() -> impl Strategy<Value = Vec<Attribute>> {
             ("lock.name", lock),
             ("process.pid", pid),
             ("thread.name", name),
+            ("vesta.process.start_time_ns", start),
             ("x.idle", flag),
         ];
         let row = |(key, value): (&str, Option<AttributeValue>)| {

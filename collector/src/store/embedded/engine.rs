@@ -1,7 +1,7 @@
 //! The state that writer and queries share, and how a durable batch enters it.
 
 use super::files::Files;
-use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
+use super::memtable::{DAY_MS, HOUR_MS, Memtable, ProjectRows, write_shard};
 use super::segment::Segment;
 use super::symbols::Symbols;
 use crate::limits;
@@ -45,12 +45,22 @@ impl std::fmt::Debug for Clock {
     }
 }
 
+/// How much is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Keep {
+    /// Bytes of the data folder.
+    pub(super) data_bytes_max: u64,
+    /// Age, milliseconds; `None` is no limit.
+    pub(super) retention_ms: Option<i64>,
+}
+
 /// Shared state.
 #[derive(Debug)]
 pub(super) struct Engine {
     pub(super) files: Arc<dyn Files>,
     pub(super) dir: PathBuf,
     pub(super) data_bytes_max: u64,
+    retention_ms: Option<i64>,
     pub(super) clock: Clock,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
     view: RwLock<Arc<View>>,
@@ -86,6 +96,7 @@ pub(super) struct Counters {
     pub(super) profiles_stored: AtomicU64,
     pub(super) profiles_duplicate: AtomicU64,
     pub(super) hours_dropped: AtomicU64,
+    pub(super) hours_expired: AtomicU64,
     pub(super) wal_bytes: AtomicU64,
     /// Bytes of all files but the WAL's.
     pub(super) file_bytes: AtomicU64,
@@ -115,19 +126,27 @@ impl Engine {
     pub(super) fn new(
         files: Arc<dyn Files>,
         dir: PathBuf,
-        data_bytes_max: u64,
+        Keep { data_bytes_max, retention_ms }: Keep,
         clock: Clock,
     ) -> Self {
         Self {
             files,
             dir,
             data_bytes_max,
+            retention_ms,
             clock,
             projects: RwLock::default(),
             view: RwLock::default(),
             counters: Arc::default(),
             is_full: AtomicBool::new(false),
         }
+    }
+
+    /// The first millisecond that is kept: retention goes by whole days (UTC), so that a day is there or not.
+    pub(super) fn kept_from_ms(&self) -> i64 {
+        let Some(retention_ms) = self.retention_ms else { return i64::MIN };
+        let oldest_ms = self.clock.now_ms().saturating_sub(retention_ms);
+        oldest_ms.div_euclid(DAY_MS).saturating_mul(DAY_MS)
     }
 
     pub(super) fn view(&self) -> Arc<View> {
@@ -304,6 +323,7 @@ impl Engine {
             profiles_duplicate: count(&self.counters.profiles_duplicate),
             segments: segments as u64,
             hours_dropped: count(&self.counters.hours_dropped),
+            hours_expired: count(&self.counters.hours_expired),
             wal_bytes,
             sections_damaged: count(&self.counters.sections_damaged),
         }

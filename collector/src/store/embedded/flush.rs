@@ -196,15 +196,22 @@ impl Flusher {
         Ok(SegmentFile { hour_ms, sequence, bytes, reported })
     }
 
-    /// Drops the oldest hours until the folder is within its limit.
+    /// Drops the days that are too old, then the oldest hours until the folder is within its limit.
     pub(super) fn retain(&mut self) -> Result<(), StoreError> {
+        let kept_from_ms = self.engine.kept_from_ms();
+        if self.oldest_ms().is_some_and(|oldest_ms| oldest_ms < kept_from_ms) {
+            let gone = self.drop_hours(|hour_ms| hour_ms < kept_from_ms)?;
+            let kept_from = jiff::Timestamp::from_millisecond(kept_from_ms).unwrap_or_default();
+            tracing::info!(%kept_from, hours = gone, "dropped what is older than is kept");
+            self.engine.counters.hours_expired.fetch_add(gone, Ordering::Relaxed);
+        }
         let max = self.engine.data_bytes_max;
         while self.engine.disk_bytes() > max {
-            let hours = self.manifest.projects.values().flat_map(|project| &project.segments);
-            let Some(oldest_ms) = hours.map(|segment| segment.hour_ms).min() else {
-                break;
-            };
-            self.drop_hour(oldest_ms)?;
+            let Some(oldest_ms) = self.oldest_ms() else { break };
+            self.drop_hours(|hour_ms| hour_ms == oldest_ms)?;
+            let hour = jiff::Timestamp::from_millisecond(oldest_ms).unwrap_or_default();
+            tracing::warn!(%hour, max, "dropped the oldest hour: the disk limit");
+            self.engine.counters.hours_dropped.fetch_add(1, Ordering::Relaxed);
         }
         let is_full = self.engine.disk_bytes() > max;
         if is_full && !self.engine.is_full.load(Ordering::Relaxed) {
@@ -214,16 +221,23 @@ impl Flusher {
         Ok(())
     }
 
-    fn drop_hour(&mut self, hour_ms: i64) -> Result<(), StoreError> {
+    fn oldest_ms(&self) -> Option<i64> {
+        let segments = self.manifest.projects.values().flat_map(|project| &project.segments);
+        segments.map(|segment| segment.hour_ms).min()
+    }
+
+    /// Drops the segments of some hours; answers how many hours that were.
+    fn drop_hours(&mut self, is_gone: impl Fn(i64) -> bool) -> Result<u64, StoreError> {
         let mut next = self.manifest.clone();
         let mut paths = Vec::new();
+        let mut hours = BTreeSet::new();
         for (name, project) in &mut next.projects {
-            let (old, kept) = project.segments.iter().partition(|file| file.hour_ms == hour_ms);
+            let (old, kept) = project.segments.iter().partition(|file| is_gone(file.hour_ms));
             let _: &Vec<SegmentFile> = &old;
-            let path = |file: &SegmentFile| {
-                manifest::segment_path(&self.engine.dir, name, hour_ms, file.sequence)
-            };
-            paths.extend(old.iter().map(path));
+            for SegmentFile { hour_ms, sequence, .. } in &old {
+                hours.insert(*hour_ms);
+                paths.push(manifest::segment_path(&self.engine.dir, name, *hour_ms, *sequence));
+            }
             project.segments = kept;
         }
         next.write(&*self.engine.files, &self.engine.dir)?;
@@ -231,7 +245,7 @@ impl Flusher {
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
             for list in segments.values_mut() {
-                list.retain(|segment| segment.hour_ms != hour_ms);
+                list.retain(|segment| !is_gone(segment.hour_ms));
             }
             view.segments = Arc::new(segments);
         });
@@ -240,12 +254,8 @@ impl Flusher {
                 tracing::warn!(%error, path = %path.display(), "cannot remove a segment");
             }
         }
-        let hour = jiff::Timestamp::from_millisecond(hour_ms).unwrap_or_default();
-        let max = self.engine.data_bytes_max;
-        tracing::warn!(%hour, segments = paths.len(), max, "dropped the oldest hour: the disk limit");
-        self.engine.counters.hours_dropped.fetch_add(1, Ordering::Relaxed);
         self.count_bytes();
-        Ok(())
+        Ok(hours.len() as u64)
     }
 
     fn count_bytes(&self) {

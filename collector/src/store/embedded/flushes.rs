@@ -18,10 +18,17 @@ use std::time::{Duration, Instant};
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// What the thread is told to do.
+enum Work {
+    Flush(Job),
+    /// Only look whether something is too old to be kept.
+    Retain,
+}
+
 /// The writer's end of the flushing thread.
 pub(super) struct Flushes {
     engine: Arc<Engine>,
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<Work>>,
     done: Receiver<Result<(), StoreError>>,
     thread: Option<JoinHandle<()>>,
     /// The job of the frozen memtable.
@@ -31,16 +38,21 @@ pub(super) struct Flushes {
     /// When a failed job may be tried again.
     retry: Option<(Instant, Duration)>,
     limit: FreezeLimit,
+    /// What was kept when the thread last looked: on a quiet collector days end, too.
+    kept_from_ms: i64,
 }
 
 impl Flushes {
     /// Starts the thread.
     pub(super) fn start(engine: Arc<Engine>, mut flusher: Flusher) -> std::io::Result<Self> {
-        let (jobs, waiting) = channel::<Job>();
+        let (jobs, waiting) = channel::<Work>();
         let (finished, done) = channel();
         let work = move || {
             for job in waiting {
-                let result = flusher.flush(&job).and_then(|()| flusher.retain());
+                let result = match &job {
+                    Work::Flush(job) => flusher.flush(job).and_then(|()| flusher.retain()),
+                    Work::Retain => flusher.retain(),
+                };
                 if finished.send(result).is_err() {
                     break;
                 }
@@ -53,6 +65,7 @@ impl Flushes {
             grace_ms: limits::SEGMENT_GRACE_MS,
         };
         Ok(Self {
+            kept_from_ms: engine.kept_from_ms(),
             engine,
             jobs: Some(jobs),
             done,
@@ -84,6 +97,8 @@ impl Flushes {
                 if is_due(&memtable, self.engine.clock.now_ms(), wal_bytes, self.limit) {
                     self.freeze(wal, seen);
                     self.run();
+                } else {
+                    self.retain();
                 }
             }
         }
@@ -91,7 +106,8 @@ impl Flushes {
 
     /// Writes everything out and waits for it.
     pub(super) fn flush_all(&mut self, wal: &mut Wal, seen: &mut Seen) -> Result<(), StoreError> {
-        if self.job.is_some() {
+        // A look at what is too old may be under way: its end is not that of a job.
+        if self.job.is_some() || self.is_running {
             self.run_and_wait()?;
         }
         if self.engine.view().active.is_empty() {
@@ -111,7 +127,18 @@ impl Flushes {
 
     fn run(&mut self) {
         if let (Some(job), Some(jobs)) = (&self.job, &self.jobs) {
-            self.is_running = jobs.send(job.clone()).is_ok();
+            self.is_running = jobs.send(Work::Flush(job.clone())).is_ok();
+        }
+    }
+
+    /// Has the thread look whether a day became too old since it last did.
+    fn retain(&mut self) {
+        let kept_from_ms = self.engine.kept_from_ms();
+        if kept_from_ms > self.kept_from_ms
+            && let Some(jobs) = &self.jobs
+        {
+            self.kept_from_ms = kept_from_ms;
+            self.is_running = jobs.send(Work::Retain).is_ok();
         }
     }
 

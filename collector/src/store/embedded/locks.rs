@@ -60,9 +60,7 @@ impl Engine {
                 rows.extend(detail.row(query, &*symbols, &reported)?);
             }
         }
-        for (_, plan) in &plans {
-            warnings.extend(plan.warnings());
-        }
+        warnings.extend(asker.warnings());
         Ok(finish_locks(rows, ranking.len(), asking.total, warnings)?)
     }
 }

@@ -60,7 +60,7 @@ impl Engine {
             _ => 0,
         };
         plan.unit.as_ref().clone_into(&mut answer.unit);
-        answer.warnings = plan.warnings();
+        answer.warnings = asker.warnings();
         Ok(answer)
     }
 
@@ -214,13 +214,17 @@ impl<T: Cell> Cells<T> {
     /// Adds the values of stacks.
     fn add(&mut self, chunk: &Chunk<'_>) {
         let last = chunk.nodes.iter().max().map_or(0, |&node| node as usize);
+        // A stack beyond what a trie may hold is none: no file may decide how much memory is taken.
+        let last = last.min(limits::TRIE_NODES_MAX - 1);
         if last >= self.values.len() {
             self.values.resize(last + 1, T::default());
             self.live.resize(last + 1, false);
         }
         for (&node, &value) in chunk.nodes.iter().zip(chunk.values) {
-            self.values[node as usize].add(value);
-            self.live[node as usize] = true;
+            if let Some(sum) = self.values.get_mut(node as usize) {
+                sum.add(value);
+                self.live[node as usize] = true;
+            }
         }
         let sizes = chunk.values.iter().map(|value| u128::from(value.unsigned_abs()));
         self.magnitude += sizes.sum::<u128>();

@@ -34,9 +34,9 @@ use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProjectName, WriteBatch};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
-    ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery,
+    ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery, Told,
 };
-use engine::Engine;
+use engine::{Engine, Keep};
 use files::{Disk, Files};
 use flush::Flusher;
 use flushes::Flushes;
@@ -57,6 +57,8 @@ pub struct EmbeddedOptions {
     pub data_dir: PathBuf,
     /// Limit of bytes in the folder; `None`: the smaller of 10 GiB and a tenth of the disk.
     pub data_bytes_max: Option<u64>,
+    /// How long profiles are kept, milliseconds; `None`: until the disk's limit.
+    pub retention_ms: Option<i64>,
     /// Tells the time.
     pub clock: Clock,
 }
@@ -83,13 +85,14 @@ impl EmbeddedStore {
     }
 
     fn open_with(options: EmbeddedOptions, files: Arc<dyn Files>) -> Result<Self, StoreError> {
-        let EmbeddedOptions { data_dir: dir, data_bytes_max, clock } = options;
+        let EmbeddedOptions { data_dir: dir, data_bytes_max, retention_ms, clock } = options;
         let wal_dir = dir.join("wal");
         let failed = |path: &Path, source| StoreError::io("opening", path, source);
         files::create_dir(&*files, &wal_dir).map_err(|error| failed(&wal_dir, error))?;
         let lock = take_lock(&dir.join("LOCK"))?;
         let data_bytes_max = data_bytes_max.map_or_else(|| default_bytes_max(&dir), Ok)?;
-        let engine = Arc::new(Engine::new(Arc::clone(&files), dir, data_bytes_max, clock));
+        let keep = Keep { data_bytes_max, retention_ms };
+        let engine = Arc::new(Engine::new(Arc::clone(&files), dir, keep, clock));
         let queue_bytes = Arc::new(AtomicU64::new(0));
         let (mut flusher, seen) = Flusher::open(Arc::clone(&engine))?;
         flusher.retain()?;
@@ -164,6 +167,17 @@ impl EmbeddedStore {
         answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
     }
 
+    /// Runs a question whose answer has no place for what it leaves out.
+    fn tell<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Engine, &Asker) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<'_, Told<T>> {
+        self.ask(move |engine, asker| {
+            let answer = question(engine, asker)?;
+            Ok(Told { answer, warnings: asker.warnings() })
+        })
+    }
+
     /// Runs a question on a thread that may block.
     fn ask<T: Send + 'static>(
         &self,
@@ -224,28 +238,32 @@ impl ProfileStore for EmbeddedStore {
         self.ask(move |engine, asker| engine.merge(&query, asker))
     }
 
-    fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>> {
-        self.ask(move |engine, asker| engine.functions(&selection, limit, asker))
+    fn functions(
+        &self,
+        selection: Selection,
+        limit: usize,
+    ) -> StoreFuture<'_, Told<Vec<FunctionRow>>> {
+        self.tell(move |engine, asker| engine.functions(&selection, limit, asker))
     }
 
     fn locks(&self, query: LocksQuery) -> StoreFuture<'_, Locks> {
         self.ask(move |engine, asker| engine.locks(&query, asker))
     }
 
-    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline> {
-        self.ask(move |engine, asker| engine.timeline(&query, asker))
+    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Told<Timeline>> {
+        self.tell(move |engine, asker| engine.timeline(&query, asker))
     }
 
     fn services(
         &self,
         selection: Selection,
         trend_buckets: usize,
-    ) -> StoreFuture<'_, Vec<ServiceRow>> {
-        self.ask(move |engine, asker| engine.services(&selection, trend_buckets, asker))
+    ) -> StoreFuture<'_, Told<Vec<ServiceRow>>> {
+        self.tell(move |engine, asker| engine.services(&selection, trend_buckets, asker))
     }
 
-    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Vec<LabelName>> {
-        self.ask(move |engine, asker| engine.label_names(&selection, asker))
+    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Told<Vec<LabelName>>> {
+        self.tell(move |engine, asker| engine.label_names(&selection, asker))
     }
 
     fn label_values(
@@ -254,8 +272,8 @@ impl ProfileStore for EmbeddedStore {
         label: String,
         prefix: String,
         limit: usize,
-    ) -> StoreFuture<'_, Vec<LabelValue>> {
-        self.ask(move |engine, asker| {
+    ) -> StoreFuture<'_, Told<Vec<LabelValue>>> {
+        self.tell(move |engine, asker| {
             engine.label_values(&selection, &label, &prefix, limit, asker)
         })
     }
@@ -264,8 +282,8 @@ impl ProfileStore for EmbeddedStore {
         self.ask(move |engine, _| Ok(engine.profile_types(&project)))
     }
 
-    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage> {
-        self.ask(move |engine, asker| engine.coverage(&selection, asker))
+    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Told<Coverage>> {
+        self.tell(move |engine, asker| engine.coverage(&selection, asker))
     }
 
     fn stats(&self) -> StoreFuture<'_, StoreStats> {

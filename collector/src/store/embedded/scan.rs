@@ -41,18 +41,29 @@ pub(super) struct Chunk<'a> {
     pub(super) dictionary: &'a [Arc<[Attribute]>],
 }
 
-/// Whether somebody still waits for an answer: a client may hang up, and a query's time ends.
+/// Who asked: whether they still wait (a client may hang up, and a query's time ends), and what they are to
+/// be told besides the answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Asker(Arc<AtomicBool>);
+pub(super) struct Asker {
+    left: Arc<AtomicBool>,
+    /// Sections that could not be read, each once.
+    damage: Arc<Mutex<BTreeSet<String>>>,
+}
 
 impl Asker {
     /// The question ends at its next step.
     pub(super) fn leave(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.left.store(true, Ordering::Relaxed);
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        if self.0.load(Ordering::Relaxed) { Err(StoreError::Abandoned) } else { Ok(()) }
+        if self.left.load(Ordering::Relaxed) { Err(StoreError::Abandoned) } else { Ok(()) }
+    }
+
+    /// What was left out, for the reader of the answer.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let damage = self.damage.lock().unwrap_or_else(PoisonError::into_inner);
+        damage.iter().cloned().collect()
     }
 }
 
@@ -72,8 +83,6 @@ pub(super) struct Plan {
     pub(super) services: BTreeSet<u32>,
     counters: Arc<Counters>,
     asker: Asker,
-    /// Sections that could not be read.
-    damage: Mutex<Vec<String>>,
 }
 
 /// A series in a segment.
@@ -121,7 +130,6 @@ impl Engine {
         }
         drop(symbols);
         let selection = selection.clone();
-        let damage = Mutex::default();
         let counters = Arc::clone(&self.counters);
         Some(Plan {
             project,
@@ -134,7 +142,6 @@ impl Engine {
             services,
             counters,
             asker: asker.clone(),
-            damage,
         })
     }
 }
@@ -262,18 +269,14 @@ impl Plan {
 
     /// Says that a section is damaged; the answer goes on without it.
     fn leave_out(&self, error: StoreError) -> Result<(), StoreError> {
-        if !matches!(error, StoreError::Damaged { .. }) {
-            return Err(error);
-        }
+        let StoreError::Damaged { path, detail } = &error else { return Err(error) };
         tracing::error!(%error, "a query leaves out what it cannot read");
         self.counters.sections_damaged.fetch_add(1, Ordering::Relaxed);
-        self.damage.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
+        // Where the folder lies is none of a client's business.
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let text = format!("a damaged part of {file} is left out: {detail}");
+        self.asker.damage.lock().unwrap_or_else(PoisonError::into_inner).insert(text);
         Ok(())
-    }
-
-    /// What was left out, for the reader of the answer.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        std::mem::take(&mut *self.damage.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Visits the selected samples of all services.

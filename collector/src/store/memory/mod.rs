@@ -13,7 +13,7 @@ use crate::profile::{
 };
 use crate::query::{
     Buckets, Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery,
-    MergeQuery, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery,
+    MergeQuery, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery, Told,
 };
 use hashbrown::{HashMap, HashSet};
 use names::Names;
@@ -70,6 +70,14 @@ impl MemoryStore {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell<T: Default>(
+        &self,
+        project: &ProjectName,
+        question: impl FnOnce(&Project) -> Result<T, StoreError>,
+    ) -> Result<Told<T>, StoreError> {
+        self.ask(project, question).map(Told::whole)
     }
 
     fn ask<T: Default>(
@@ -142,8 +150,12 @@ impl ProfileStore for MemoryStore {
         Box::pin(ready(project.merge(&query)))
     }
 
-    fn functions(&self, selection: Selection, limit: usize) -> StoreFuture<'_, Vec<FunctionRow>> {
-        let answer = self.ask(&selection.project, |project| project.functions(&selection, limit));
+    fn functions(
+        &self,
+        selection: Selection,
+        limit: usize,
+    ) -> StoreFuture<'_, Told<Vec<FunctionRow>>> {
+        let answer = self.tell(&selection.project, |project| project.functions(&selection, limit));
         Box::pin(ready(answer))
     }
 
@@ -152,27 +164,27 @@ impl ProfileStore for MemoryStore {
         Box::pin(ready(answer))
     }
 
-    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Timeline> {
+    fn timeline(&self, query: TimelineQuery) -> StoreFuture<'_, Told<Timeline>> {
         let inner = self.lock();
         let none = Project::default();
         let project = inner.projects.get(&query.selection.project).unwrap_or(&none);
-        Box::pin(ready(project.timeline(&query)))
+        Box::pin(ready(project.timeline(&query).map(Told::whole)))
     }
 
     fn services(
         &self,
         selection: Selection,
         trend_buckets: usize,
-    ) -> StoreFuture<'_, Vec<ServiceRow>> {
-        let answer = self.ask(&selection.project, |project| {
+    ) -> StoreFuture<'_, Told<Vec<ServiceRow>>> {
+        let answer = self.tell(&selection.project, |project| {
             let buckets = Buckets::by_count(selection.range, trend_buckets)?;
             project.services(&selection, buckets)
         });
         Box::pin(ready(answer))
     }
 
-    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Vec<LabelName>> {
-        let answer = self.ask(&selection.project, |project| Ok(project.label_names(&selection)));
+    fn label_names(&self, selection: Selection) -> StoreFuture<'_, Told<Vec<LabelName>>> {
+        let answer = self.tell(&selection.project, |project| Ok(project.label_names(&selection)));
         Box::pin(ready(answer))
     }
 
@@ -182,8 +194,8 @@ impl ProfileStore for MemoryStore {
         label: String,
         prefix: String,
         limit: usize,
-    ) -> StoreFuture<'_, Vec<LabelValue>> {
-        let answer = self.ask(&selection.project, |project| {
+    ) -> StoreFuture<'_, Told<Vec<LabelValue>>> {
+        let answer = self.tell(&selection.project, |project| {
             Ok(project.label_values(&selection, &label, &prefix, limit))
         });
         Box::pin(ready(answer))
@@ -193,8 +205,8 @@ impl ProfileStore for MemoryStore {
         Box::pin(ready(self.ask(&project, |project| Ok(project.types()))))
     }
 
-    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Coverage> {
-        let answer = self.ask(&selection.project, |project| Ok(project.coverage(&selection)));
+    fn coverage(&self, selection: Selection) -> StoreFuture<'_, Told<Coverage>> {
+        let answer = self.tell(&selection.project, |project| Ok(project.coverage(&selection)));
         Box::pin(ready(answer))
     }
 

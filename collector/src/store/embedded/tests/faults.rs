@@ -84,7 +84,7 @@ async fn total_samples(store: &dyn ProfileStore) -> u64 {
     for row in store.profile_types(sample_data::project()).await.unwrap() {
         let mut selection = everything(&row.id);
         selection.range.to_ms = START_MS + sample_data::SPAN_MS;
-        let rows = store.services(selection, 1).await.unwrap();
+        let rows = store.services(selection, 1).await.unwrap().answer;
         sum += rows.iter().map(|row| row.samples).sum::<u64>();
     }
     sum

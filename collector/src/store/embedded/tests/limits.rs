@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::profile::ProfileId;
-use crate::store::embedded::memtable::HOUR_MS;
+use crate::store::embedded::memtable::{DAY_MS, HOUR_MS};
 
 /// A profile of `samples` samples, spread over an hour from `hour` hours after the start on.
 fn hour_of(hour: i64, samples: i64) -> WriteBatch {
@@ -96,8 +96,38 @@ async fn every_damaged_byte_of_a_segment_is_noticed_or_harmless() {
         } else {
             assert!(answer.samples <= right.samples, "byte {at}");
             assert!(answer.warnings[0].contains(".seg"), "{:?}", answer.warnings);
+            assert!(!answer.warnings[0].contains('/'), "{:?}", answer.warnings);
         }
+        others_say_what_they_leave_out(&store, &right, at).await;
     }
+}
+
+/// Every other answer is the right one too, or says that it is not.
+async fn others_say_what_they_leave_out(store: &EmbeddedStore, right: &FlameTree, at: usize) {
+    let cpu = || everything("cpu");
+    let total = i128::from(right.node_total[0]);
+    let timeline = TimelineQuery {
+        selection: cpu(),
+        by: Some("process.pid".to_owned()),
+        step_ms: 60_000,
+        series_max: 10,
+    };
+    let sums = |line: &Timeline| line.series.iter().flat_map(|(_, sums)| sums).sum::<i64>();
+    let line = store.timeline(timeline).await.unwrap();
+    assert!(i128::from(sums(&line.answer)) == total || !line.warnings.is_empty(), "byte {at}");
+    let services = store.services(cpu(), 3).await.unwrap();
+    let sum: i64 = services.answer.iter().map(|row| row.total).sum();
+    assert!(i128::from(sum) == total || !services.warnings.is_empty(), "byte {at}");
+    let functions = store.functions(cpu(), 10).await.unwrap();
+    let sum: i64 = functions.answer.iter().map(|row| row.self_value).sum();
+    assert!(i128::from(sum) == total || !functions.warnings.is_empty(), "byte {at}");
+    let values = store.label_values(cpu(), "service".into(), String::new(), 9).await.unwrap();
+    let samples: u64 = values.answer.iter().map(|row| row.samples).sum();
+    assert!(samples == right.samples || !values.warnings.is_empty(), "byte {at}");
+    let names = store.label_names(cpu()).await.unwrap();
+    assert!(names.answer.len() >= 2 || !names.warnings.is_empty(), "byte {at}: {names:?}");
+    let coverage = store.coverage(cpu()).await.unwrap();
+    assert!(coverage.answer.hosts == 1 || !coverage.warnings.is_empty(), "byte {at}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -138,6 +168,51 @@ fn find(dir: &Path, ending: &str) -> PathBuf {
         }
     }
     panic!("no file ends in {ending}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_too_old_goes_by_whole_days() {
+    let dir = tempfile::tempdir().unwrap();
+    // Samples of hours 0 to 72 from 19:00 on; the fourth midnight is 77 hours later.
+    let at = |hours: i64| START_MS + hours * HOUR_MS;
+    let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(at(73)));
+    let clock = Arc::clone(&now_ms);
+    let clock = Clock::new(move || clock.load(Ordering::Relaxed));
+    let keep = EmbeddedOptions { retention_ms: Some(2 * DAY_MS), clock, ..options(dir.path()) };
+    let store = EmbeddedStore::open(EmbeddedOptions { retention_ms: None, ..keep.clone() });
+    let store = store.unwrap();
+    for hour in [0, 4, 5, 28, 29, 72] {
+        store.append(hour_of(hour, 5)).await.unwrap();
+    }
+    store.flush().await.unwrap();
+    assert_eq!(store.stats().await.unwrap().segments, 6);
+    drop(store);
+    // Two days before are in the first whole day, which begins with hour 5.
+    let store = EmbeddedStore::open(keep.clone()).unwrap();
+    let left = async |store: &EmbeddedStore| {
+        let stats = store.stats().await.unwrap();
+        (stats.segments, stats.hours_expired)
+    };
+    assert_eq!(left(&store).await, (4, 2));
+    assert_eq!((samples_of(&store, 4).await, samples_of(&store, 5).await), (0, 5));
+    // A day ends while nothing arrives.
+    now_ms.store(at(77) - 1, Ordering::Relaxed);
+    tokio::time::sleep(std::time::Duration::from_millis(1_200)).await;
+    assert_eq!(left(&store).await, (4, 2));
+    now_ms.store(at(77), Ordering::Relaxed);
+    let mut looks = 50;
+    while left(&store).await != (2, 4) && looks > 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        looks -= 1;
+    }
+    assert_eq!(left(&store).await, (2, 4));
+    assert_eq!((samples_of(&store, 28).await, samples_of(&store, 29).await), (0, 5));
+    // And what is written after that stays.
+    store.append(hour_of(73, 5)).await.unwrap();
+    store.flush().await.unwrap();
+    assert_eq!((left(&store).await, samples_of(&store, 73).await), ((3, 4), 5));
+    drop(store);
+    assert_eq!(left(&EmbeddedStore::open(keep).unwrap()).await, (3, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

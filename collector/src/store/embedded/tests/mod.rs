@@ -18,6 +18,7 @@ fn options(dir: &Path) -> EmbeddedOptions {
     EmbeddedOptions {
         data_dir: dir.to_owned(),
         data_bytes_max: None,
+        retention_ms: None,
         clock: Clock::new(|| START_MS + sample_data::SPAN_MS),
     }
 }
