@@ -1,12 +1,13 @@
 //! The page in a real browser, over a real collector with a running workload. What it does there is in
 //! collector/ui/test/browser.mjs: functions are shown, zoom and search work, the content policy is not broken
-//! and the console stays silent.
+//! and the console stays silent. Off-CPU time and lock waits come from a request with known sums.
 
 use std::process::Command;
 use std::time::Duration;
 use tests::agent::AgentOptions;
+use tests::profiles::Client;
 use tests::workload::{Language, start_split};
-use tests::{Agent, Collector, Running, binary, eventually, need, seed};
+use tests::{Agent, Collector, Running, binary, eventually, need, seed, waits};
 
 #[test]
 fn page_shows_the_workload() {
@@ -32,11 +33,14 @@ fn page_shows_the_workload() {
         let strings = graph["strings"].to_string();
         if strings.contains("\"leaf_a\"") { Ok(()) } else { Err(strings) }
     });
+    let mut client = Client::connect(collector.otlp_grpc()).expect("it listens");
+    assert_eq!(client.send(&waits::request()).expect("accepted"), 0);
     let mut browser = Command::new(node);
     browser.arg("test/browser.mjs").current_dir(page);
     browser.env("VESTA_BASE_URL", format!("http://{}", collector.address()));
     browser.env("VESTA_CHROMIUM", chromium).env("VESTA_EXPECT_SERVICE", "split-c");
     browser.env("VESTA_EXPECT_FUNCTIONS", "leaf_a,middle_b,chain_c");
+    browser.env("VESTA_EXPECT_LOCK", waits::LOCK);
     let mut browser = Running::start(browser);
     let status = browser.wait(Duration::from_secs(120));
     let said = browser.stdout() + &browser.stderr();

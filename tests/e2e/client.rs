@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 use tests::profiles::{Client, PERIOD_NS, Sender, request};
-use tests::{Collector, Running, binary};
+use tests::{Collector, Running, binary, waits};
 
 const SAMPLES: usize = 23;
 
@@ -23,6 +23,34 @@ fn top_and_flamegraph() {
     assert!(row.contains("100"), "all of the time is its own: {row}");
     let nothing = ask(&collector, &["flamegraph", "--service", "other", "--format", "folded"]);
     assert_eq!(nothing.trim(), "");
+}
+
+#[test]
+fn locks_and_off_cpu_time() {
+    let collector = Collector::start();
+    let mut client = Client::connect(collector.otlp_grpc()).expect("it listens");
+    assert_eq!(client.send(&waits::request()).expect("accepted"), 0);
+    let table = ask(&collector, &["locks", "--service", waits::SERVICE]);
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[0].starts_with("900.00 s of waiting in 4500 contentions of 2 locks"), "{table}");
+    assert!(lines[2].contains("200.00 ms mutex    queue+0x10 [wait-shop]"), "{table}");
+    assert!(lines[3].ends_with("waits 100.00%  push_order < serve < main"), "{table}");
+    assert!(lines[4].ends_with("holds 100.00%  compress_orders"), "{table}");
+    assert!(lines[5].contains("0x7f0000001000 [wait-shop, pid 4711 on test-host]"), "{table}");
+    let json = ask(&collector, &["locks", "--json", "--limit", "1"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["rows"][0]["wait_ns"], waits::LOCK_WAIT_NS);
+    assert_eq!(json["others"]["locks"], 1);
+    let filter = json["rows"][0]["filter"].as_str().expect("a filter");
+    let folded = ask(
+        &collector,
+        &["flamegraph", "--type", "lock", "--filter", filter, "--format", "folded"],
+    );
+    let stack = "main;serve;push_order;pthread_mutex_lock;__lll_lock_wait";
+    assert_eq!(folded.trim(), format!("{stack} {}", waits::LOCK_WAIT_NS));
+    let top = ask(&collector, &["top", "--type", "off_cpu", "--service", waits::SERVICE]);
+    assert!(top.starts_with("off_cpu: 2400.00 s in 2 samples"), "{top}");
+    assert!(top.contains("threads on average"), "{top}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ pub mod sink;
 pub mod statistics;
 pub mod swarm;
 pub mod usage;
+pub mod waits;
 pub mod workload;
 
 pub use agent::Agent;

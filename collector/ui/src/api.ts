@@ -48,6 +48,7 @@ export interface Services {
   readonly total_cores: number;
   readonly coverage: Coverage;
   readonly rows: readonly ServiceRow[];
+  readonly warnings: readonly string[];
 }
 
 export interface Labels {
@@ -66,6 +67,7 @@ export interface Series {
   readonly value_unit: string;
   readonly series: readonly { readonly labels: Readonly<Record<string, string>>; readonly values: readonly number[] }[];
   readonly other: readonly number[] | null;
+  readonly warnings: readonly string[];
 }
 
 export interface FlameAnswer {
@@ -114,6 +116,47 @@ export interface Functions {
   readonly samples: number;
   readonly coverage: Coverage;
   readonly rows: readonly FunctionRow[];
+  readonly warnings: readonly string[];
+}
+
+export interface LockFigures {
+  readonly wait_ns: number;
+  readonly contentions: number;
+  readonly holder_samples: number;
+}
+
+export interface LockFunction {
+  readonly name: string;
+  readonly kind: string;
+  readonly module: string;
+  readonly stack: readonly string[];
+}
+
+export interface LockRow extends LockFigures {
+  readonly lock: string;
+  readonly place: 'static' | 'address';
+  readonly kind: string;
+  readonly service: string;
+  readonly services: number;
+  readonly executable: string;
+  readonly host: string;
+  readonly pid: string;
+  readonly mean_ns: number | null;
+  readonly threads: number;
+  readonly waiters: readonly (LockFunction & { readonly wait_ns: number; readonly contentions: number })[];
+  readonly holders: readonly (LockFunction & { readonly samples: number })[];
+  readonly filter: string;
+}
+
+export interface Locks {
+  readonly from: number;
+  readonly to: number;
+  readonly coverage: Coverage;
+  readonly locks: number;
+  readonly total: LockFigures;
+  readonly rows: readonly LockRow[];
+  readonly others: LockFigures & { readonly locks: number };
+  readonly warnings: readonly string[];
 }
 
 /** An answer that is an error, or none at all. `passing` says that asking again may help. */

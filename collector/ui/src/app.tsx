@@ -5,6 +5,7 @@ import { useEffect } from 'preact/hooks';
 import { meta } from './explore.ts';
 import { handleKey } from './keys.ts';
 import { Explore } from './pages/explore.tsx';
+import { Locks } from './pages/locks.tsx';
 import { Services } from './pages/services.tsx';
 import { view } from './state.ts';
 import { Help } from './widgets/help.tsx';
@@ -49,7 +50,7 @@ export function App() {
   return (
     <Boundary>
       <TopBar />
-      {page === 'explore' ? <Explore /> : <Services />}
+      {page === 'explore' ? <Explore /> : page === 'locks' ? <Locks /> : <Services />}
       <Help />
     </Boundary>
   );

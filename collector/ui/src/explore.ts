@@ -8,6 +8,8 @@ import { resource } from './resource.ts';
 import { collectMatches, matchText } from './search.ts';
 import { clockSkew } from './time.ts';
 import { filterError, filterParam, matchers, tick, view } from './state.ts';
+import { REASON_LABEL } from './palette.ts';
+import { hasReasons, typeOf } from './url.ts';
 
 /** Rows of the top table that the collector is asked for: more than anyone reads, few enough to send at once. */
 const FUNCTIONS_MAX = 2000;
@@ -33,10 +35,12 @@ export const meta = resource<Meta>(
 /** True while the collector has never seen a profile. */
 export const neverFed = computed(() => meta.data.value?.profile_types.length === 0);
 
-/** The label that splits the time line: the page's choice is by service, and by executable within one. */
+/** The label that splits the time line: the page's choice is by why threads waited where that is known, else by service,
+ * and by executable within one. */
 export const splitBy = computed(() => {
   const chosen = view.value.by;
   if (chosen !== 'auto') return chosen;
+  if (hasReasons(view.value.type)) return REASON_LABEL;
   return matchers.value.some((m) => m.name === 'service' && m.op === '=') ? 'executable' : 'service';
 });
 
@@ -54,8 +58,8 @@ export const series = resource<Series>(
 
 export const labels = resource<Labels>(
   () =>
-    onExplore.value
-      ? { path: '/labels', params: { type: view.value.type, ...fullRange.value }, turn: tick.value }
+    onExplore.value || view.value.page === 'locks'
+      ? { path: '/labels', params: { type: typeOf(view.value), ...fullRange.value }, turn: tick.value }
       : null,
   (answer) => answer,
 );
@@ -70,7 +74,12 @@ export const flame = resource<FlameAnswer, Flame>(
     onExplore.value
       ? {
           path: '/flamegraph',
-          params: { ...selection.value, ...brushed.value, max_nodes: view.value.nodes },
+          params: {
+            ...selection.value,
+            ...brushed.value,
+            max_nodes: view.value.nodes,
+            leaf: hasReasons(view.value.type) ? REASON_LABEL : undefined,
+          },
           turn: tick.value,
         }
       : null,

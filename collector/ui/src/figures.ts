@@ -1,4 +1,5 @@
-// Values of a flame graph as text: cores where the type is CPU time, the type's own unit elsewhere.
+// Values of a flame graph as text. Time of threads over the time that their hosts reported is how many there were on
+// average: cores where it is CPU time, threads where it is any other; the type's own unit elsewhere.
 
 import type { Losses } from './api.ts';
 import * as format from './format.ts';
@@ -12,15 +13,30 @@ export function isCpu(type: string): boolean {
   return type === 'cpu';
 }
 
-/** "1.2 cores" or "12 MiB". */
+/** True where waiting is what is measured, not work. */
+export function isWait(type: string): boolean {
+  return /^(off_cpu|lock|delay|block|mutex|contention)(_|:|$)/.test(type);
+}
+
+/** What a value over time is a number of, on average; null where that means nothing. */
+export function rateUnit(type: string, unit: string): 'cores' | 'waiting threads' | 'threads' | null {
+  if (unit !== 'nanoseconds') return null;
+  return isCpu(type) ? 'cores' : isWait(type) ? 'waiting threads' : 'threads';
+}
+
+const averageOf = (value: number, scale: Scale) => (scale.total > 0 ? (value / scale.total) * scale.cores : 0);
+
+/** "1.2 cores", "1.2 waiting threads" or "12 MiB". */
 export function amount(value: number, scale: Scale, type: string): string {
-  if (isCpu(type)) return format.cores(scale.total > 0 ? (value / scale.total) * scale.cores : 0);
+  const unit = rateUnit(type, scale.unit);
+  if (unit === 'cores') return format.cores(averageOf(value, scale));
+  if (unit) return format.threads(averageOf(value, scale), unit);
   return format.valueText(value, scale.unit);
 }
 
 /** As `amount` for a table whose head names the unit. */
 export function amountCell(value: number, scale: Scale, type: string): string {
-  if (isCpu(type)) return format.coresCell(scale.total > 0 ? (value / scale.total) * scale.cores : 0);
+  if (rateUnit(type, scale.unit)) return format.coresCell(averageOf(value, scale));
   return format.valueText(value, scale.unit);
 }
 

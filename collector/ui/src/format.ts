@@ -26,6 +26,12 @@ export function cores(value: number): string {
   return `${digits3(value)}${NBSP}cores`;
 }
 
+/** "1.25 waiting threads": a number of threads on average. */
+export function threads(value: number, unit: string): string {
+  const text = value > 0 && value < 0.0001 ? '<0.0001' : digits3(value);
+  return `${text}${NBSP}${unit}`;
+}
+
 /** Cores for a column of a table, where the head names the unit: "11.4", "0.0834". */
 export function coresCell(value: number): string {
   if (value > 0 && value < 0.0001) return '<0.0001';

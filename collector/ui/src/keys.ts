@@ -3,7 +3,7 @@
 import { copyName, goToMatch, stepBack, zoomTo } from './flame/navigate.ts';
 import { chooseTheme, dark, go, helpOpen, refreshNow, view } from './state.ts';
 import { shiftRange } from './time.ts';
-import { exploreOf, servicesOf, VIEWS } from './url.ts';
+import { exploreOf, locksOf, servicesOf, VIEWS } from './url.ts';
 
 /** What `?` shows. */
 export const KEYS: readonly (readonly [string, string])[] = [
@@ -18,7 +18,7 @@ export const KEYS: readonly (readonly [string, string])[] = [
   ['y', 'copy the name of the frame'],
   ['r', 'refresh now'],
   ['t', 'light or dark'],
-  ['g s,  g e', 'go to Services, Explore'],
+  ['g s,  g e,  g l', 'go to Services, Explore, Locks'],
   ['?', 'this list'],
 ];
 
@@ -37,6 +37,7 @@ function chord(key: string): boolean {
   chordUntil = 0;
   if (key === 's') go(servicesOf(view.peek()));
   else if (key === 'e') go(exploreOf(view.peek(), ''));
+  else if (key === 'l') go(locksOf(view.peek()));
   else return false;
   return true;
 }

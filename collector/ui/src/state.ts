@@ -42,7 +42,9 @@ export const filterParam = computed(() =>
 effect(() => {
   const { page } = view.value;
   const filter = matchers.value.map((m) => `${m.name}${m.op}${m.value}`).join(' ');
-  document.title = page === 'services' ? 'Services · Vesta' : `${filter || 'Whole system'} · Vesta`;
+  const what = filter || 'Whole system';
+  document.title =
+    page === 'services' ? 'Services · Vesta' : page === 'locks' ? `Locks: ${what} · Vesta` : `${what} · Vesta`;
 });
 
 // Theme.

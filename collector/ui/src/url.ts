@@ -1,6 +1,6 @@
 // One URL is the whole state of the page: decode and encode it. Knows nothing of the page.
 
-export type Page = 'services' | 'explore';
+export type Page = 'services' | 'explore' | 'locks';
 export type View = 'both' | 'flame' | 'table';
 export const VIEWS: readonly View[] = ['both', 'flame', 'table'];
 
@@ -75,6 +75,21 @@ export function exploreOf(state: ViewState, q: string): ViewState {
   };
 }
 
+/** `state` on the locks page with the same filter. */
+export function locksOf(state: ViewState): ViewState {
+  return { ...exploreOf(state, state.page === 'services' ? '' : state.q), page: 'locks' };
+}
+
+/** The type that a page asks for: locks are of one type, whatever is chosen elsewhere. */
+export function typeOf(state: ViewState): string {
+  return state.page === 'locks' ? 'lock' : state.type;
+}
+
+/** The type whose graph frames end in why they waited. */
+export function hasReasons(type: string): boolean {
+  return /^off_cpu(_preempted)?(:|$)/.test(type);
+}
+
 function decodeSel(text: string | null): readonly [number, number] | null {
   const found = /^(\d{1,15})-(\d{1,15})$/.exec(text ?? '');
   if (!found) return null;
@@ -92,7 +107,7 @@ export function decode(pathname: string, search: string): ViewState {
   const refresh = Number(text('refresh', String(DEFAULTS.refresh)));
   const nodes = Number(text('nodes', String(NODES_DEFAULT)));
   return {
-    page: pathname === '/explore' ? 'explore' : 'services',
+    page: pathname === '/explore' ? 'explore' : pathname === '/locks' ? 'locks' : 'services',
     type: text('type', DEFAULTS.type) || DEFAULTS.type,
     q: text('q', ''),
     from: text('from', DEFAULTS.from) || DEFAULTS.from,
@@ -109,6 +124,8 @@ export function decode(pathname: string, search: string): ViewState {
     nodes: Number.isInteger(nodes) && nodes > 0 && nodes <= NODES_DETAILED ? nodes : NODES_DEFAULT,
   };
 }
+
+const PATHS: Record<Page, string> = { services: '/', explore: '/explore', locks: '/locks' };
 
 /** Path and query of a state; what is default is left out, so that links stay short. */
 export function encode(state: ViewState): string {
@@ -131,5 +148,5 @@ export function encode(state: ViewState): string {
   put('refresh', String(state.refresh), String(DEFAULTS.refresh));
   put('nodes', String(state.nodes), String(NODES_DEFAULT));
   const query = params.toString();
-  return (state.page === 'explore' ? '/explore' : '/') + (query === '' ? '' : `?${query}`);
+  return PATHS[state.page] + (query === '' ? '' : `?${query}`);
 }

@@ -5,6 +5,7 @@
 // VESTA_EXPECT_SERVICE    a service that the services page must list
 // VESTA_EXPECT_EMPTY=1    the collector has no profile yet and gets its first one during this run: the waiting page
 //                         must turn into the graph by itself
+// VESTA_EXPECT_LOCK       a lock that the locks page must list first; its profile must have off-CPU time, too
 // VESTA_WAIT_MS           how long to wait for data, default 20000
 // VESTA_CHROMIUM          the browser, default /usr/bin/chromium
 // --perf                  measures the budgets below against the stand-in with 200,000 frames, prints a line `figure: …` for
@@ -270,6 +271,82 @@ async function checkAccessibility(page, what) {
   expect(faults.length === 0, `${what} is not accessible: ${faults.join('; ')}`);
 }
 
+/** Time that threads waited: in words, by reason, a reason alone. */
+async function checkWaits(page, base) {
+  await page.goto(`${base}/explore?refresh=0`);
+  await flameShown(page);
+  const picker = page.locator('select.type');
+  expect(
+    (await picker.locator('option').allTextContents()).includes('Off-CPU time'),
+    'the types lack off-CPU time in plain words',
+  );
+  await picker.selectOption('off_cpu');
+  await page.waitForSelector('.reasons button');
+  const said = await page.locator('.status > b').textContent();
+  expect(/^[<\d.,]+\u00a0waiting threads$/.test(said), `off-CPU time reads ${said}`);
+  expect(
+    (await page.locator('.timeline-unit').textContent()) === 'threads',
+    'the unit of the time line is not threads',
+  );
+  await checkAccessibility(page, 'off-CPU time');
+  // The colour of the legend is in the picture.
+  const button = page.locator('.reasons button').first();
+  const colour = await button.locator('.kind').evaluate((one) => getComputedStyle(one).backgroundColor);
+  const drawn = await page.evaluate((wanted) => {
+    const canvas = document.querySelector('.flame canvas');
+    const { width, height } = canvas;
+    const { data } = canvas.getContext('2d').getImageData(0, 0, width, height);
+    const [r, g, b] = wanted.match(/\d+/g).map(Number);
+    let pixels = 0;
+    for (let i = 0; i < data.length; i += 4) if (data[i] === r && data[i + 1] === g && data[i + 2] === b) pixels += 1;
+    return pixels;
+  }, colour);
+  expect(drawn > 100, `${drawn} pixels have the colour of the first reason`);
+  const reason = (await button.textContent()).trim().split(/\s/)[0];
+  const asked = page.waitForRequest(
+    (request) =>
+      /\/flamegraph\?/.test(request.url()) &&
+      /reason/.test(decodeURIComponent(request.url()).split('filter=')[1] ?? ''),
+  );
+  await button.click();
+  await asked;
+  await page.waitForFunction(() => document.querySelectorAll('.reasons button').length === 1);
+  expect((await page.locator('.reasons button').textContent()).trim().startsWith(reason), 'another reason is shown');
+  await page.locator('.reasons button').click();
+  await page.waitForFunction(() => !new URL(location.href).searchParams.has('q'));
+}
+
+/** The locks page: most waited for first, a way to its flame graph, and back. */
+async function checkLocks(page, base, lock) {
+  await page.goto(`${base}/explore?refresh=0`);
+  await flameShown(page);
+  await page.locator('.topbar nav a', { hasText: 'Locks' }).click();
+  await page.waitForSelector('.locks-table tbody tr');
+  expect(new URL(page.url()).pathname === '/locks', 'the locks page has another address');
+  const row = page.locator('.locks-table tbody tr').first();
+  const name = (await row.locator('th a').textContent()).trim();
+  if (lock) expect(name === lock, `the first lock is ${name}, not ${lock}`);
+  expect((await row.locator('.callers li').count()) >= 2, 'the first lock has no waiter, or no holder');
+  expect((await page.locator('.locks-table tbody img').count()) === 0, 'markup from the name of a lock');
+  await checkAccessibility(page, 'Locks');
+  const before = await page.locator('.locks-table tbody tr').count();
+  await page.keyboard.press('/');
+  await page.keyboard.type(name.slice(0, 6));
+  await page.waitForFunction((rows) => document.querySelectorAll('.locks-table tbody tr').length < rows, before);
+  await row.locator('th a').click();
+  await flameShown(page);
+  const { searchParams, pathname } = new URL(page.url());
+  expect(pathname === '/explore' && searchParams.get('type') === 'lock', 'a lock does not lead to its flame graph');
+  const chips = await page.locator('.chip-value').allTextContents();
+  expect(chips.includes(name), `the filter of ${name} is ${chips.join(', ')}`);
+  expect(
+    /waiting threads$/.test(await page.locator('.status > b').textContent()),
+    'lock waits are not waiting threads',
+  );
+  await page.goBack();
+  await page.waitForSelector('.locks-table tbody tr');
+}
+
 /** What a failing collector looks like: message and hint above the old graph. */
 async function checkFailures(browser, base) {
   const { page, close } = await open(browser, base, { quiet: true });
@@ -433,6 +510,9 @@ try {
     await run('brush', () => checkBrush(page));
     await run('losses', () => checkLosses(page, own !== null));
     await run('keys and themes', () => checkRest(page));
+    const lock = process.env.VESTA_EXPECT_LOCK ?? (own ? 'MainLWLockArray+0x1a80' : '');
+    if (lock) await run('waits', () => checkWaits(page, base));
+    if (lock) await run('locks', () => checkLocks(page, base, lock));
     if (own) await run('hostile name', () => checkHostileName(page, base));
     await close();
     step = 'failures';

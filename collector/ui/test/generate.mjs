@@ -1,6 +1,8 @@
 // A generated system for the stand-in collector: services, their stacks, and the API's answers about them.
 // The same seed gives the same system; the shape of the answers is that of ../API.md.
 
+import { locksOf, REASON, REASONS, shareOf, THREADS_PER_CORE, withReasons } from './waits.mjs';
+
 const HOUR = 3_600_000;
 const PERIOD_NS = 52_631_578;
 
@@ -617,6 +619,11 @@ export function generate({ nodes, firstDataAt }) {
       window_ms: to - from,
       cores: chosen.reduce((sum, one) => sum + one.cores, 0),
     };
+    const type = params.get('type') ?? 'cpu';
+    const waiting = type === 'off_cpu' || type === 'lock';
+    if (waiting) coverage.cores *= THREADS_PER_CORE;
+    const reason = /"off_cpu\.reason"="([^"]*)"/.exec(params.get('filter') ?? '')?.[1];
+    const reasons = REASONS.filter((one) => reason === undefined || one === reason);
     const samplesOf = (cores) => Math.round((cores * seconds * 1e9) / PERIOD_NS);
     const route = path.slice(prefix.length);
     if (route === '/meta') {
@@ -627,10 +634,23 @@ export function generate({ nodes, firstDataAt }) {
           features: [],
           now,
           data: { disk_bytes: fed ? 214_748_364 : 0, disk_bytes_max: 10_737_418_240 },
-          profile_types: fed ? [{ id: 'cpu', unit: 'nanoseconds', label: 'CPU', period_ns: PERIOD_NS }] : [],
+          profile_types: fed
+            ? [
+                { id: 'cpu', unit: 'nanoseconds', label: 'CPU', period_ns: PERIOD_NS },
+                { id: 'lock', unit: 'nanoseconds', label: 'Lock wait', period_ns: 0 },
+                { id: 'off_cpu', unit: 'nanoseconds', label: 'Off-CPU time', period_ns: 0 },
+              ]
+            : [],
           auth: { required: false },
         },
       };
+    }
+    if (route === '/locks') {
+      const limit = Number(params.get('limit') ?? 50);
+      const none = { locks: 0, total: { wait_ns: 0, contentions: 0, holder_samples: 0 }, rows: [], warnings: [] };
+      const answer = fed ? locksOf(chosen, seconds, limit) : { ...none, others: { locks: 0, ...none.total } };
+      const cores = answer.total.wait_ns / seconds / 1e9;
+      return { status: 200, body: { from, to, coverage: { ...coverage, cores }, ...answer } };
     }
     if (route === '/services') {
       const rows = chosen
@@ -647,7 +667,7 @@ export function generate({ nodes, firstDataAt }) {
         .sort((a, b) => b.cores - a.cores);
       return {
         status: 200,
-        body: { from, to, type: 'cpu', unit: 'nanoseconds', total_cores: coverage.cores, coverage, rows },
+        body: { from, to, type: 'cpu', unit: 'nanoseconds', total_cores: coverage.cores, coverage, rows, warnings: [] },
       };
     }
     if (route === '/labels')
@@ -697,7 +717,11 @@ export function generate({ nodes, firstDataAt }) {
       const valuesOf = (one) => Array.from({ length: buckets }, (_, i) => coresAt(one, t0 + i * step));
       const add = (all) => all.reduce((sum, values) => values.map((value, i) => value + (sum[i] ?? 0)), []);
       const groups = new Map();
-      for (const one of chosen) {
+      for (const one of by === REASON ? chosen.slice(0, 1) : []) {
+        for (const why of reasons)
+          groups.set(why, [valuesOf(one).map((value) => value * shareOf(why) * THREADS_PER_CORE * 3)]);
+      }
+      for (const one of by === REASON ? [] : chosen) {
         const value =
           by === 'service' ? one.service : by === 'executable' ? one.executable : by === 'host' ? 'vesta-dev' : '';
         groups.set(value, [...(groups.get(value) ?? []), valuesOf(one)]);
@@ -709,12 +733,13 @@ export function generate({ nodes, firstDataAt }) {
         body: {
           t0,
           step,
-          type: 'cpu',
+          type,
           unit: 'nanoseconds',
-          value_unit: 'cores',
+          value_unit: waiting ? 'threads' : 'cores',
           series: series.slice(0, limit),
           other: rest.length > 0 ? add(rest) : null,
           annotations: [],
+          warnings: [],
         },
       };
     }
@@ -722,21 +747,20 @@ export function generate({ nodes, firstDataAt }) {
       const max = Number(params.get('max_nodes') ?? 20_000);
       // The range changes the values, not the shape: seconds are rounded so that a repeated question costs nothing.
       const rounded = Math.round(seconds);
-      const answer = once(`columns ${key} ${rounded} ${max}`, () =>
-        columns(
-          once(`tree ${key}`, () => merged(chosen)),
-          rounded * 1e9,
-          max,
-        ),
-      );
+      const leaf = params.get('leaf') === REASON;
+      const answer = once(`columns ${key} ${rounded} ${max} ${type} ${leaf} ${reason}`, () => {
+        const tree = once(`tree ${key}`, () => merged(chosen));
+        const scale = rounded * 1e9 * (waiting ? THREADS_PER_CORE : 1);
+        return columns(leaf ? { root: withReasons(tree.root, reasons) } : tree, scale, max);
+      });
       return {
         status: 200,
         body: {
-          type: 'cpu',
+          type,
           unit: 'nanoseconds',
           total: answer.nodes.total[0],
           samples: samplesOf(coverage.cores),
-          period_ns: PERIOD_NS,
+          period_ns: waiting ? 0 : PERIOD_NS,
           coverage,
           losses: {
             cut: [
@@ -762,6 +786,7 @@ export function generate({ nodes, firstDataAt }) {
           samples: samplesOf(coverage.cores),
           coverage,
           rows: rows.slice(0, Number(params.get('limit') ?? 500)),
+          warnings: [],
         },
       };
     }

@@ -23,6 +23,7 @@ const HEADERS = {
 const FILES = {
   '/': ['index.html', 'text/html; charset=utf-8'],
   '/explore': ['index.html', 'text/html; charset=utf-8'],
+  '/locks': ['index.html', 'text/html; charset=utf-8'],
   '/app.js': ['app.js', 'text/javascript; charset=utf-8'],
   '/app.css': ['app.css', 'text/css; charset=utf-8'],
   '/favicon.svg': ['favicon.svg', 'image/svg+xml'],

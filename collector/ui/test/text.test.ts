@@ -2,10 +2,21 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import * as format from '../src/format.ts';
 import type { Losses } from '../src/api.ts';
-import { lossesText } from '../src/figures.ts';
+import { amount, amountCell, lossesText, rateUnit } from '../src/figures.ts';
 import { cut, shortName, visible } from '../src/names.ts';
 import { formatSelector, parseSelector, withMatcher } from '../src/selector.ts';
-import { decode, DEFAULTS, encode, exploreOf, servicesOf, type ViewState } from '../src/url.ts';
+import { groupOf, REASON_LABEL, reasonName } from '../src/palette.ts';
+import {
+  decode,
+  DEFAULTS,
+  encode,
+  exploreOf,
+  hasReasons,
+  locksOf,
+  servicesOf,
+  typeOf,
+  type ViewState,
+} from '../src/url.ts';
 
 const plain = (text: string) => text.replaceAll('\u00a0', ' ');
 
@@ -33,6 +44,55 @@ test('cores have three significant digits', () => {
     [0.00001, '<0.0001'],
     [0, '0'],
   ]);
+});
+
+test('time over time is a number of cores or of waiting threads', () => {
+  const scale = { unit: 'nanoseconds', total: 5e9, cores: 1.25, periodNs: 0 };
+  check(
+    ([type, value]: [string, number]) => amount(value, scale, type),
+    [
+      [['cpu', 5e9], '1.25 cores'],
+      [['off_cpu', 5e9], '1.25 waiting threads'],
+      [['off_cpu:nanoseconds', 1e9], '0.250 waiting threads'],
+      [['off_cpu_preempted', 5e9], '1.25 waiting threads'],
+      [['lock', 5], '<0.0001 waiting threads'],
+      [['wall', 5e9], '1.25 threads'],
+    ],
+  );
+  const counts = { ...scale, unit: 'count' };
+  assert.equal(amount(23, counts, 'off_cpu:count'), '23');
+  assert.equal(plain(amountCell(2.5e9, scale, 'lock')), '0.625');
+  assert.equal(rateUnit('lock_contentions', 'count'), null);
+});
+
+test('reasons have colours of their own, whatever a sender writes', () => {
+  const rows = [
+    ['abort-marker', REASON_LABEL, 'io', 'reason-io'],
+    ['abort-marker', REASON_LABEL, 'condvar', 'reason-sync'],
+    ['abort-marker', REASON_LABEL, 'constructor', 'reason-other'],
+    ['abort-marker', REASON_LABEL, '', 'reason-other'],
+    ['abort-marker', '', 'io', 'marker'],
+    ['native', REASON_LABEL, 'io', 'native'],
+  ] as const;
+  for (const [kind, module, name, group] of rows) assert.equal(groupOf(kind, module, name), group, name);
+  assert.equal(reasonName('toString'), 'toString');
+  const types = ['off_cpu', 'off_cpu:count', 'off_cpu_preempted', 'lock', 'off_cpux'];
+  assert.deepEqual(types.map(hasReasons), [true, true, true, false, false]);
+});
+
+test('the locks page keeps the filter and asks for locks', () => {
+  const state: ViewState = {
+    ...DEFAULTS,
+    page: 'explore',
+    type: 'off_cpu',
+    q: 'service="a"',
+    root: '0123456789abcdef',
+  };
+  const locks = locksOf(state);
+  assert.equal(encode(locks), '/locks?type=off_cpu&q=service%3D%22a%22');
+  assert.equal(typeOf(locks), 'lock');
+  assert.equal(typeOf(state), 'off_cpu');
+  assert.deepEqual(decode('/locks', '?type=off_cpu&q=service%3D%22a%22'), locks);
 });
 
 test('shares never say zero or all when it is not', () => {

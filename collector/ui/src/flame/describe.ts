@@ -2,7 +2,7 @@
 
 import { amount, isLow, samplesOf } from '../figures.ts';
 import { count, share } from '../format.ts';
-import { type Group, groupOf, kindName } from '../palette.ts';
+import { type Group, groupOf, isReason, kindName, REASON_LABEL, reasonName } from '../palette.ts';
 import { FLAG_INLINED, type FlameModel } from './model.ts';
 
 export interface Description {
@@ -32,14 +32,22 @@ export function describe(model: FlameModel, node: number, zoom: number, type: st
   const parent = model.parent[node] as number;
   const low = isLow(total, model);
   const approximately = low ? '~' : '';
-  const module = functions.module[f] as string;
+  const why = node !== 0 && isReason(functions.kind[f] as string, functions.module[f] as string);
+  const module = why ? '' : (functions.module[f] as string);
   const file = functions.file[f] as string;
   const line = functions.line[f] as number;
   const source = file === '' ? '' : line > 0 ? `${file}:${line}` : file;
   const samples = samplesOf(total, model);
   const hidden = f === model.hiddenFunc;
   const name = node === 0 ? 'total' : (functions.name[f] as string);
-  const kind = node === 0 ? 'everything' : hidden ? 'left out of this answer' : kindName(functions.kind[f] as string);
+  const kind =
+    node === 0
+      ? 'everything'
+      : hidden
+        ? 'left out of this answer'
+        : why
+          ? `why it waited: ${reasonName(name)}`
+          : kindName(functions.kind[f] as string);
   const totalText = approximately + amount(total, model, type);
   const ofTotal = `${approximately}${share(total, model.total)} of total`;
   return {
@@ -48,7 +56,7 @@ export function describe(model: FlameModel, node: number, zoom: number, type: st
     source,
     place: [module, source].filter((part) => part !== '').join(' · '),
     kind,
-    group: node === 0 ? 'root' : groupOf(functions.kind[f] as string),
+    group: node === 0 ? 'root' : groupOf(functions.kind[f] as string, why ? REASON_LABEL : '', name),
     inlined: ((model.flags[node] as number) & FLAG_INLINED) !== 0,
     hidden,
     total: totalText,

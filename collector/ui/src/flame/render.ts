@@ -36,7 +36,7 @@ function rgb(hex: string): [number, number, number] {
   return [value >> 16, (value >> 8) & 255, value & 255];
 }
 
-function blend(a: string, b: string, part: number): string {
+export function blend(a: string, b: string, part: number): string {
   const [ar, ag, ab] = rgb(a);
   const [br, bg, bb] = rgb(b);
   const mixed = [ar + (br - ar) * part, ag + (bg - ag) * part, ab + (bb - ab) * part];
@@ -55,7 +55,8 @@ function slotColours(theme: CanvasTheme): string[] {
   const colours = new Array<string>(SLOTS);
   GROUPS.forEach((group, g) => {
     for (let tint = 0; tint < TINTS; tint += 1) {
-      const step = group === 'marker' || group === 'hidden' || group === 'root' ? 0 : (tint - (TINTS - 1) / 2) * 0.06;
+      const flat = group === 'marker' || group === 'hidden' || group === 'root' || group.startsWith('reason-');
+      const step = flat ? 0 : (tint - (TINTS - 1) / 2) * 0.06;
       const colour = blend(theme.fills[group], step < 0 ? theme.background : theme.text, Math.abs(step));
       colours[g * TINTS + tint] = colour;
       colours[PLAIN + g * TINTS + tint] = blend(colour, theme.background, 0.45);
@@ -157,7 +158,8 @@ export class FlameRenderer {
     if (model !== this.#model) {
       this.#model = model;
       this.#shortNames = new Array<string | undefined>(model.functions.name.length);
-      this.#groups = Uint8Array.from(model.functions.kind, (kind) => GROUPS.indexOf(groupOf(kind)));
+      const { kind, module, name } = model.functions;
+      this.#groups = Uint8Array.from(kind, (one, f) => GROUPS.indexOf(groupOf(one, module[f], name[f])));
       this.#slots = new Uint16Array(model.functions.kind.length);
       model.functions.module.forEach((module, f) => {
         let hash = 0;
@@ -248,6 +250,7 @@ export class FlameRenderer {
     const stripe = Math.round(2 * ratio);
     const kernel = GROUPS.indexOf('kernel');
     const marker = GROUPS.indexOf('marker');
+    const firstReason = GROUPS.indexOf('reason-lock');
     const hatched: Group[] = ['unknown', 'hidden'];
     const hatchedGroups = hatched.map((group) => GROUPS.indexOf(group));
     for (const pass of ['stripe', 'hatch', 'marker'] as const) {
@@ -268,7 +271,7 @@ export class FlameRenderer {
               context.fillRect(x0, top, stripe, height);
           } else if (pass === 'hatch') {
             if (hatchedGroups.includes(group)) context.fillRect(x0, top, width - 1, height);
-          } else if (group === marker) {
+          } else if (group === marker || group >= firstReason) {
             const line = Math.max(1, Math.round(ratio));
             context.fillRect(x0, top, width - 1, line);
             context.fillRect(x0, top + height - line, width - 1, line);

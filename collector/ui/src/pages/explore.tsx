@@ -2,23 +2,29 @@
 
 import { batch, useSignalEffect } from '@preact/signals';
 import { flame, functions, matches, meta, neverFed, series, zoomLost, zoomNode } from '../explore.ts';
-import { amount, isCpu } from '../figures.ts';
+import { amount, isCpu, isWait, rateUnit } from '../figures.ts';
 import { FlameGraph } from '../flame/view.tsx';
 import { pathOf } from '../flame/model.ts';
 import { zoomTo } from '../flame/navigate.ts';
-import { count, countShort, cpuTime, share } from '../format.ts';
-import { shortName } from '../names.ts';
+import { count, countShort, cpuTime, duration, share } from '../format.ts';
+import { shortName, visible } from '../names.ts';
 import { filterError, go, matchers, refreshNow, view } from '../state.ts';
 import { NODES_DETAILED, VIEWS, type View } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
 import { QueryBar } from '../widgets/filter.tsx';
 import { Losses } from '../widgets/losses.tsx';
+import { Reasons } from '../widgets/reasons.tsx';
 import { Problem, Warnings } from '../widgets/notice.tsx';
 import { Search } from '../widgets/search.tsx';
 import { TopTable } from '../widgets/table.tsx';
 import { Timeline } from '../widgets/timeline.tsx';
 
 const VIEW_NAMES: Record<View, string> = { both: 'Both', flame: 'Flame graph', table: 'Table' };
+
+const AVERAGE: Record<string, string> = {
+  'waiting threads': 'Average waiting threads: time that threads waited / time that their hosts reported',
+  threads: 'Average threads: time of threads / time that their hosts reported',
+};
 
 function Status() {
   const model = flame.data.value?.model;
@@ -27,8 +33,15 @@ function Status() {
   const hz = model.periodNs > 0 ? ` @ ${Number((1e9 / model.periodNs).toPrecision(3))}\u00a0Hz` : '';
   return (
     <div class="status" aria-live="off">
-      <b>{amount(model.total, model, type)}</b>
+      <b title={isCpu(type) ? undefined : AVERAGE[rateUnit(type, model.unit) ?? '']}>
+        {amount(model.total, model, type)}
+      </b>
       {isCpu(type) ? <span>{cpuTime(model.total)}</span> : null}
+      {!isCpu(type) && rateUnit(type, model.unit) ? (
+        <span>
+          {duration(model.total / 1e6)} {isWait(type) ? 'of waiting' : 'of threads'}
+        </span>
+      ) : null}
       <span>
         {countShort(model.samples)} samples{hz}
       </span>
@@ -167,13 +180,20 @@ export function Explore() {
       <QueryBar />
       <Timeline />
       {error ? <Problem error={error} stale={model !== undefined} /> : null}
-      {model ? <Warnings warnings={model.warnings} /> : null}
+      <Warnings
+        warnings={[
+          ...(model?.warnings ?? []),
+          ...(series.data.value?.warnings ?? []).map(visible),
+          ...(functions.data.value?.warnings ?? []).map(visible),
+        ]}
+      />
       <div class="tools">
         <Status />
         <span class="spacer" />
         <Search />
         <ViewSwitch />
       </div>
+      <Reasons />
       <Path />
       {empty ? (
         <Nothing />

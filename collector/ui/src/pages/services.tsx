@@ -3,14 +3,15 @@
 import { computed } from '@preact/signals';
 import type { ServiceRow, Services as Answer } from '../api.ts';
 import { meta, neverFed } from '../explore.ts';
-import { bytes, count, countShort, cores, coresCell, duration, share } from '../format.ts';
+import { isCpu, rateUnit } from '../figures.ts';
+import { bytes, count, countShort, cores, coresCell, duration, share, threads } from '../format.ts';
 import { visible } from '../names.ts';
 import { resource } from '../resource.ts';
 import { formatSelector } from '../selector.ts';
 import { filterParam, go, tick, view } from '../state.ts';
 import { exploreOf, type ViewState } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
-import { Problem } from '../widgets/notice.tsx';
+import { Problem, Warnings } from '../widgets/notice.tsx';
 import { Sparkline } from '../widgets/sparkline.tsx';
 import { Icon } from '../widgets/icon.tsx';
 import { Link } from '../widgets/link.tsx';
@@ -87,7 +88,7 @@ function Row({ row, most }: { row: ServiceRow; most: number }) {
   );
 }
 
-function Figure({
+export function Figure({
   value,
   unit,
   label,
@@ -115,7 +116,8 @@ function Strip({ answer }: { answer: Answer }) {
   const whole = coverage.hosts * coverage.window_ms;
   const samples = answer.rows.reduce((sum, row) => sum + row.samples, 0);
   const disk = meta.data.value?.data;
-  const total = cores(answer.total_cores).split('\u00a0');
+  const unit = rateUnit(answer.type, answer.unit) ?? 'threads';
+  const total = (isCpu(answer.type) ? cores(answer.total_cores) : threads(answer.total_cores, unit)).split('\u00a0');
   return (
     <section class="strip" aria-label="Whole system">
       <Figure
@@ -155,6 +157,7 @@ export function Services() {
       {error ? <Problem error={error} stale={answer !== null} /> : null}
       {answer ? (
         <>
+          <Warnings warnings={answer.warnings.map(visible)} />
           <Strip answer={answer} />
           <div class="services-tools">
             <div class="search-field">
@@ -192,13 +195,13 @@ export function Services() {
                       Service
                     </SortHead>
                     <SortHead column="cores" sort={sort.value} class="col-cores" numeric>
-                      Cores
+                      {isCpu(answer.type) ? 'Cores' : 'Threads'}
                     </SortHead>
                     <th scope="col" class="col-share">
                       Share
                     </th>
                     <th scope="col" class="col-trend">
-                      Cores over time
+                      {isCpu(answer.type) ? 'Cores' : 'Threads'} over time
                     </th>
                     <SortHead column="samples" sort={sort.value} class="col-count" numeric>
                       Samples

@@ -8,6 +8,7 @@ import { countShort } from '../format.ts';
 import { visible } from '../names.ts';
 import { formatSelector, type MatchOp, withMatcher } from '../selector.ts';
 import { filterError, filterParam, go, matchers, setMatchers, view } from '../state.ts';
+import { typeOf } from '../url.ts';
 import { Icon } from './icon.tsx';
 
 const VALUES_MAX = 50;
@@ -27,7 +28,8 @@ function useValues(name: string, prefix: string) {
   wanted.value = wanted.peek().name === name && wanted.peek().prefix === prefix ? wanted.peek() : { name, prefix };
   useSignalEffect(() => {
     const now = wanted.value;
-    const { type, from, to } = view.value;
+    const { from, to } = view.value;
+    const type = typeOf(view.value);
     if (now.name === '') return;
     const aborter = new AbortController();
     const timer = setTimeout(() => {
@@ -169,23 +171,25 @@ export function QueryBar() {
     return () => removeEventListener('pointerdown', away);
   }, []);
   const types = meta.data.value?.profile_types ?? [];
-  const { type, q } = view.value;
+  const { type, q, page } = view.value;
   const named = (labels.data.value?.labels ?? []).map((label) => label.name);
   const splits = [...new Set([...COMMON, ...named, ...(splitBy.value ? [splitBy.value] : [])])];
   return (
     <div class="query">
-      <select
-        class="type"
-        aria-label="Profile type"
-        value={type}
-        onChange={(event) => go({ type: event.currentTarget.value, root: '' })}
-      >
-        {(types.some((t) => t.id === type) ? types : [{ id: type, label: type }, ...types]).map((t) => (
-          <option key={t.id} value={t.id}>
-            {visible(t.label || t.id)}
-          </option>
-        ))}
-      </select>
+      {page === 'explore' ? (
+        <select
+          class="type"
+          aria-label="Profile type"
+          value={type}
+          onChange={(event) => go({ type: event.currentTarget.value, root: '' })}
+        >
+          {(types.some((t) => t.id === type) ? types : [{ id: type, label: type }, ...types]).map((t) => (
+            <option key={t.id} value={t.id}>
+              {visible(t.label || t.id)}
+            </option>
+          ))}
+        </select>
+      ) : null}
       {matchers.value.map((m) => (
         <span key={`${m.name}${m.op}${m.value}`} class="chip">
           <span class="chip-name">{visible(m.name)}</span>
@@ -216,17 +220,19 @@ export function QueryBar() {
         {adding.value ? <AddFilter close={() => (adding.value = false)} /> : null}
       </div>
       <span class="spacer" />
-      <label class="split">
-        split by{' '}
-        <select value={splitBy.value} onChange={(event) => go({ by: event.currentTarget.value })}>
-          <option value="">nothing</option>
-          {splits.map((name) => (
-            <option key={name} value={name}>
-              {visible(name)}
-            </option>
-          ))}
-        </select>
-      </label>
+      {page === 'explore' ? (
+        <label class="split">
+          split by{' '}
+          <select value={splitBy.value} onChange={(event) => go({ by: event.currentTarget.value })}>
+            <option value="">nothing</option>
+            {splits.map((name) => (
+              <option key={name} value={name}>
+                {visible(name)}
+              </option>
+            ))}
+          </select>
+        </label>
+      ) : null}
     </div>
   );
 }

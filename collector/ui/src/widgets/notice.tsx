@@ -17,7 +17,7 @@ export function Problem({ error, stale }: { error: ApiError; stale: boolean }) {
 export function Warnings({ warnings }: { warnings: readonly string[] }) {
   return (
     <>
-      {warnings.map((warning) => (
+      {[...new Set(warnings)].map((warning) => (
         <div key={warning} class="notice" role="status">
           {warning}
         </div>

@@ -3,10 +3,10 @@
 import { computed, useSignal } from '@preact/signals';
 import { useLayoutEffect, useRef } from 'preact/hooks';
 import { flame, functions, hoveredNode, matches, pointed, viewTotals, zoomNode } from '../explore.ts';
-import { amountCell, isCpu, isLow, LOW_SAMPLES, type Scale } from '../figures.ts';
+import { amountCell, isLow, LOW_SAMPLES, rateUnit, type Scale } from '../figures.ts';
 import { share } from '../format.ts';
 import { shortName, visible } from '../names.ts';
-import { groupOf, kindName } from '../palette.ts';
+import { groupOf, isReason, kindName } from '../palette.ts';
 import { go, view } from '../state.ts';
 import { parseSort, SortHead } from './sort.tsx';
 
@@ -50,7 +50,8 @@ const allRows = computed<{ rows: readonly Row[]; whole: number }>(() => {
     const { name, module, kind } = model.functions;
     const rows: Row[] = [];
     for (let f = 0; totals && f < name.length; f += 1) {
-      if ((totals.total[f] as number) > 0) {
+      // Why a thread waits is no function of its own.
+      if ((totals.total[f] as number) > 0 && !isReason(kind[f] as string, module[f] as string)) {
         rows.push({
           func: f,
           name: name[f] as string,
@@ -149,7 +150,7 @@ export function TopTable() {
   const last = Math.min(rows.length, top.value + Math.ceil(height.value / ROW_PX) + SPARE_ROWS);
   const most = Math.max(...rows.slice(0, 1).map((row) => row.self), 1);
   const hovered = model && hoveredNode.value >= 0 ? (model.func[hoveredNode.value] as number) : -1;
-  const unit = isCpu(type) ? 'cores' : scale.unit;
+  const unit = rateUnit(type, scale.unit) ?? scale.unit;
   // Beside the flame graph there is room for names or for modules.
   const wide = view.value.view === 'table';
   const columns = wide ? 7 : 5;

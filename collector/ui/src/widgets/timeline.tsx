@@ -5,10 +5,10 @@ import { useLayoutEffect, useRef } from 'preact/hooks';
 import uPlot from 'uplot';
 import type { Series } from '../api.ts';
 import { series, splitBy } from '../explore.ts';
-import { clock, cores, share, valueText } from '../format.ts';
+import { clock, cores, share, threads, valueText } from '../format.ts';
 import { visible } from '../names.ts';
-import { type CanvasTheme } from '../palette.ts';
-import { FONT_FAMILY } from '../flame/render.ts';
+import { type CanvasTheme, REASON_LABEL, reasonGroup } from '../palette.ts';
+import { blend, FONT_FAMILY } from '../flame/render.ts';
 import { canvasTheme, go, holdRefresh, matchers, setMatchers, view } from '../state.ts';
 import { withMatcher } from '../selector.ts';
 import { clockSkew, resolveTime } from '../time.ts';
@@ -47,15 +47,33 @@ function slotsOf(keys: readonly string[]): number[] {
   });
 }
 
+/** Reasons that share a colour lie above each other here: each further one is paler. */
+const PALER = 0.28;
+
+/** The colours of reasons, in the order of their bands. */
+function reasonColours(reasons: readonly string[], theme: CanvasTheme): string[] {
+  const used = new Map<string, number>();
+  return reasons.map((reason) => {
+    const group = reasonGroup(reason);
+    const before = used.get(group) ?? 0;
+    used.set(group, before + 1);
+    return blend(theme.fills[group], theme.background, Math.min(0.75, before * PALER));
+  });
+}
+
 function bandsOf(answer: Series, by: string, theme: CanvasTheme): Band[] {
-  const colours = slotsOf(answer.series.map((one) => `${by}\n${one.labels[by] ?? ''}`));
+  const values = answer.series.map((one) => one.labels[by] ?? '');
+  const colours =
+    by === REASON_LABEL
+      ? reasonColours(values, theme)
+      : slotsOf(values.map((value) => `${by}\n${value}`)).map((slot) => theme.series[slot % theme.series.length] ?? '');
   const bands: Band[] = answer.series.map((one, i) => {
     const value = by === '' ? null : (one.labels[by] ?? '');
     const name = value === null ? 'all' : value === '' ? `no ${by}` : visible(value);
     return {
       name,
       value,
-      colour: theme.series[(colours[i] as number) % theme.series.length] as string,
+      colour: colours[i] as string,
       values: one.values,
     };
   });
@@ -120,7 +138,9 @@ function options(
         size: 62,
         space: 28,
         values: (_, splits) =>
-          splits.map((v) => (unit === 'cores' ? String(Number(v.toPrecision(3))) : valueText(v, unit))),
+          splits.map((v) =>
+            unit === 'cores' || unit === 'threads' ? String(Number(v.toPrecision(3))) : valueText(v, unit),
+          ),
       },
     ],
     series: [
@@ -222,13 +242,21 @@ export function Timeline() {
   const bands = answer ? bandsOf(answer, by, canvasTheme.value) : [];
   const at = cursor.value;
   const amountOf = (value: number) =>
-    answer?.value_unit === 'cores' ? cores(value) : valueText(value, answer?.unit ?? '');
+    answer?.value_unit === 'cores'
+      ? cores(value)
+      : answer?.value_unit === 'threads'
+        ? threads(value, 'threads')
+        : valueText(value, answer?.unit ?? '');
   const sum = (values: readonly number[]) => values.reduce((a, b) => a + b, 0);
   const whole = sum(bands.map((band) => sum(band.values)));
   const { sel } = view.value;
   return (
     <section class="timeline" aria-label="Time line">
-      {answer ? <span class="timeline-unit muted">{answer.value_unit}</span> : null}
+      {answer ? (
+        <span class="timeline-unit muted" title={answer.value_unit === 'threads' ? 'Threads on average' : undefined}>
+          {answer.value_unit}
+        </span>
+      ) : null}
       <div class="timeline-plot" ref={box} />
       <div class="timeline-foot">
         <ul class="series" aria-label={by === '' ? 'Series' : `By ${by}`}>

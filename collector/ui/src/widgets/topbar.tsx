@@ -4,7 +4,7 @@ import { useSignal } from '@preact/signals';
 import { useEffect, useRef } from 'preact/hooks';
 import { chooseTheme, dark, go, helpOpen, live, refreshNow, view } from '../state.ts';
 import { clockSkew, PRESETS, presetOf, rangeText, resolveTime } from '../time.ts';
-import { exploreOf, servicesOf } from '../url.ts';
+import { exploreOf, locksOf, servicesOf } from '../url.ts';
 import { Icon } from './icon.tsx';
 import { Link } from './link.tsx';
 
@@ -129,6 +129,9 @@ export function TopBar() {
         </Link>
         <Link to={now.page === 'explore' ? now : exploreOf(now, '')} current={now.page === 'explore'}>
           Explore
+        </Link>
+        <Link to={now.page === 'locks' ? now : locksOf(now)} current={now.page === 'locks'}>
+          Locks
         </Link>
       </nav>
       <span class="spacer" />
