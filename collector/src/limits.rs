@@ -235,6 +235,9 @@ pub const SERVICES_MAX: usize = 1 << 16;
 pub const PROFILE_TYPES_MAX: usize = 1 << 10;
 /// Nodes in the trie of one service, 17 bytes each.
 pub const TRIE_NODES_MAX: usize = 1 << 26;
+/// Nodes in the tree of names of one service, some 30 bytes each: as many as its trie may have. Inlined functions can
+/// need more; then frames count for their callers, and answers say so.
+pub const NAME_NODES_MAX: usize = 1 << 26;
 /// Projects in one data folder.
 pub const PROJECTS_MAX: usize = 1 << 10;
 /// Bytes of a data folder unless configured: 10 GiB.
@@ -258,5 +261,5 @@ pub const WAL_FREEZE_BYTES: u64 = 256 << 20;
 /// How long after the end of an hour its rows are waited for before it becomes a segment, milliseconds.
 pub const SEGMENT_GRACE_MS: i64 = 10 * 60 * 1_000;
 
-/// Open files of the process: one for each hour on disk (eleven years of them) and its connections.
+/// Open files of the process: its connections, and a file for each segment that a query reads.
 pub const DESCRIPTORS_MAX: u64 = 100_000;

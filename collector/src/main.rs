@@ -77,8 +77,8 @@ fn start_log() {
         .init();
 }
 
-/// An hour on disk is an open file, and the usual soft limit of 1,024 is a month and a half of them. Raising
-/// it up to the hard limit needs no right.
+/// Three ports of connections are more than the usual soft limit of 1,024. Raising it up to the hard limit needs
+/// no right.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

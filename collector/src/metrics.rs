@@ -241,13 +241,14 @@ impl Metrics {
         self.bytes.get_or_create(&TransportLabels { transport }).inc_by(bytes);
     }
 
-    /// Counts what the store acknowledged.
-    pub fn stored(&self, ack: Ack, samples: usize) {
+    /// Counts what the store acknowledged; `samples` are those of each profile of the batch.
+    pub fn stored(&self, ack: &Ack, samples: &[usize]) {
         self.profiles.inc_by(ack.stored);
-        self.duplicates.inc_by(ack.duplicates);
-        if ack.duplicates == 0 {
-            self.samples.inc_by(u64::try_from(samples).unwrap_or(u64::MAX));
-        }
+        self.duplicates.inc_by(ack.duplicates());
+        let is_new = |at: &usize| ack.repeated.binary_search(at).is_err();
+        let new = samples.iter().enumerate().filter(|(at, _)| is_new(at));
+        let new: usize = new.map(|(_, samples)| samples).sum();
+        self.samples.inc_by(u64::try_from(new).unwrap_or(u64::MAX));
     }
 
     /// Counts refused profiles.

@@ -187,15 +187,14 @@ impl Receiver {
     }
 
     async fn append(&self, received: otlp::Received) -> Result<Rejections, Refused> {
-        let otlp::Received { batch, rejections, old_layout, truncated, ledger } = received;
-        let samples: usize = batch.profiles.iter().map(|profile| profile.samples.len()).sum();
+        let otlp::Received { batch, rejections, old_layout, truncated, accounts } = received;
+        let profiles = batch.profiles.iter();
+        let samples: Vec<usize> = profiles.map(|profile| profile.samples.len()).collect();
         if !batch.profiles.is_empty() {
             // No limit on the time: to give up would mean to answer 503 for what may be stored after all.
             let ack = self.store.append(batch).await?;
-            self.metrics.stored(ack, samples);
-            if ack.duplicates == 0 {
-                self.metrics.ledger(&ledger);
-            }
+            self.metrics.stored(&ack, &samples);
+            self.metrics.ledger(&otlp::sums(&accounts, &ack.repeated));
         }
         self.metrics.old_layout.inc_by(old_layout);
         self.metrics.truncated.inc_by(truncated);

@@ -115,7 +115,7 @@ async fn a_known_profile_gives_known_answers() {
             (&[], seconds),
         ];
         let ack = store.append(one_profile("api", ProfileId::None, &rows)).await.unwrap();
-        assert_eq!(ack, Ack { stored: 1, duplicates: 0 });
+        assert_eq!(ack, Ack { stored: 1, repeated: vec![] });
         let tree = merged(store).await.unwrap();
         let lines = [
             "total 11000000000/1000000000",
@@ -151,9 +151,9 @@ async fn a_profile_with_an_id_is_stored_once() {
         let id = |sequence| ProfileId::Agent { boot: 1, sequence };
         let mut batch = one_profile("api", id(0), &rows);
         batch.profiles.push(batch.profiles[0].clone());
-        let acks = [(batch.clone(), 1, 1), (batch, 0, 2)];
-        for (batch, stored, duplicates) in acks {
-            assert_eq!(store.append(batch).await.unwrap(), Ack { stored, duplicates });
+        let acks = [(batch.clone(), 1, vec![1]), (batch, 0, vec![0, 1])];
+        for (batch, stored, repeated) in acks {
+            assert_eq!(store.append(batch).await.unwrap(), Ack { stored, repeated });
         }
         store.append(one_profile("api", id(1), &rows)).await.unwrap();
         store.append(one_profile("api", ProfileId::Foreign([1; 16]), &rows)).await.unwrap();

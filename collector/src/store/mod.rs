@@ -19,12 +19,21 @@ use crate::query::{
 use futures_util::future::BoxFuture;
 
 /// What happened to a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ack {
     /// Profiles stored now.
     pub stored: u64,
-    /// Profiles that were stored before (same id): acknowledged, not stored twice.
-    pub duplicates: u64,
+    /// Positions in the batch of profiles that were stored before (same id): acknowledged, not stored
+    /// twice.
+    pub repeated: Vec<usize>,
+}
+
+impl Ack {
+    /// Profiles that were stored before.
+    #[must_use]
+    pub fn duplicates(&self) -> u64 {
+        self.repeated.len() as u64
+    }
 }
 
 /// Why the store refused or failed.

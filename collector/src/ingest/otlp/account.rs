@@ -2,8 +2,8 @@
 //! metrics, and what tells how much was lost stored beside the samples, as a profile of a type of its own
 //! whose functions are the figures. So it is durable, kept once and forgotten as they are.
 
-use super::Ledger;
 use super::dictionary::Dictionary;
+use super::{Account, Ledger};
 use crate::limits::LEDGER_NAME_BYTES_MAX;
 use crate::profile::{
     AttributeValue, FunctionDef, LineDef, LocationDef, ProfileDef, ProfileId, SampleDef, ValueType,
@@ -37,12 +37,20 @@ fn is_plain(name: &str) -> bool {
     !NO_SUMS.contains(&name) && name.len() <= LEDGER_NAME_BYTES_MAX && name.bytes().all(plain)
 }
 
-/// Adds figures to those of their host.
-pub(super) fn add(ledger: &mut Ledger, host: &Arc<str>, figures: &[(Arc<str>, u64)]) {
-    for (name, value) in figures {
-        let sum = ledger.entry((Arc::clone(host), Arc::clone(name))).or_default();
-        *sum = sum.saturating_add(*value);
+/// The sums of accounts, but for those on profiles at these positions (ascending).
+#[must_use]
+pub fn sums(accounts: &[Account], repeated: &[usize]) -> Ledger {
+    let mut ledger = Ledger::new();
+    for Account { profile, host, figures } in accounts {
+        if repeated.binary_search(profile).is_ok() {
+            continue;
+        }
+        for (name, value) in figures {
+            let sum = ledger.entry((Arc::clone(host), Arc::clone(name))).or_default();
+            *sum = sum.saturating_add(*value);
+        }
     }
+    ledger
 }
 
 /// What says how much arrived and how much did not.

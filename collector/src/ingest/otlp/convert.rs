@@ -6,7 +6,7 @@ use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
 use super::sizes::{Measure, Sizes, attribute_bytes, wire_set};
 use super::units::{self, Stored};
-use super::{AGENT_SCOPE, Ledger, Received, Reception, Rejections, account};
+use super::{AGENT_SCOPE, Account, Received, Reception, Rejections, account};
 use crate::limits::{
     LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
 };
@@ -42,7 +42,7 @@ pub(super) fn convert(
         observations: 0,
         sets: HashMap::new(),
         sets_bytes: 0,
-        ledger: Ledger::new(),
+        accounts: Vec::new(),
     };
     let is_mixed = |position| mixed_profiles.binary_search_by_key(&position, |(at, _)| *at).is_ok();
     let mut rejections = Rejections::default();
@@ -71,8 +71,8 @@ pub(super) fn convert(
         }
     }
     let truncated = dictionary.strings().truncated.get();
-    let Converter { batch, ledger, .. } = converter;
-    Received { batch, rejections, old_layout: 0, truncated, ledger }
+    let Converter { batch, accounts, .. } = converter;
+    Received { batch, rejections, old_layout: 0, truncated, accounts }
 }
 
 fn empty_batch(reception: &Reception) -> WriteBatch {
@@ -130,7 +130,7 @@ struct Converter<'a> {
     observations: usize,
     sets: HashMap<Vec<Attribute>, u32>,
     sets_bytes: usize,
-    ledger: Ledger,
+    accounts: Vec<Account>,
 }
 
 /// What the check of a profile found out for its conversion.
@@ -196,10 +196,12 @@ impl<'a> Converter<'a> {
         if figures.is_empty() {
             return;
         }
-        account::add(&mut self.ledger, &window.labels.host, &figures);
         let attributes = self.set(Vec::new());
         let profile = account::profile(&mut self.batch, window, &figures, attributes);
         self.batch.profiles.extend(profile);
+        // The window itself comes next.
+        let (profile, host) = (self.batch.profiles.len(), Arc::clone(&window.labels.host));
+        self.accounts.push(Account { profile, host, figures });
     }
 
     fn check(&self, profile: &otlp::Profile, scope: &Scope<'_>) -> Result<Checked, Fault> {

@@ -16,6 +16,7 @@ pub mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use account::sums;
 pub use fault::Fault;
 
 use crate::limits::REASONS_SHOWN_MAX;
@@ -112,7 +113,18 @@ pub struct Received {
     /// Attribute values that were cut because they were too long.
     pub truncated: u64,
     /// What Vesta's agents say became of their samples.
-    pub ledger: Ledger,
+    pub accounts: Vec<Account>,
+}
+
+/// An agent's account of a window, as it stands on a profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Position in the batch of that profile: stored before, it was counted before.
+    pub profile: usize,
+    /// Whose.
+    pub host: Arc<str>,
+    /// Figures by name.
+    pub figures: Vec<(Arc<str>, u64)>,
 }
 
 /// Accounts of windows (`vesta.ledger.<name>` of a profile): sums by host and name.

@@ -520,9 +520,19 @@ fn the_account_of_a_window_is_summed_by_host_and_is_no_attribute_of_samples() {
     let again = scope_profiles.profiles[0].clone();
     scope_profiles.profiles.push(again);
     let received = received(&request);
+    let ledger = sums(&received.accounts, &[]).into_iter();
     let ledger: Vec<_> =
-        received.ledger.iter().map(|((host, name), &sum)| (&**host, &**name, sum)).collect();
-    assert_eq!(ledger, [("h1", "lost_in_ring", 14), ("h1", "outcome.no_table", 6)]);
+        ledger.map(|((host, name), sum)| (host.to_string(), name.to_string(), sum)).collect();
+    let right = [("lost_in_ring", 14), ("outcome.no_table", 6)];
+    let right = right.map(|(name, sum)| ("h1".to_owned(), name.to_owned(), sum));
+    assert_eq!(ledger, right);
+    // A window that was stored before was counted before; others of its request were not.
+    let of_window = |account: &Account| &*received.batch.profiles[account.profile].sample_type.kind;
+    assert!(received.accounts.iter().all(|account| of_window(account) == "cpu"));
+    let [first, rest @ ..] = &received.accounts[..] else { panic!("no account") };
+    let left = sums(&received.accounts, &[first.profile]);
+    assert_eq!(left, sums(rest, &[]));
+    assert_ne!(left, sums(&received.accounts, &[]));
     // What was lost is stored too, once for each window.
     let of_ledger = |profile: &&ProfileDef| *profile.sample_type.kind == *LEDGER_TYPE;
     let stored: Vec<_> = received.batch.profiles.iter().filter(of_ledger).collect();

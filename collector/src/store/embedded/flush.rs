@@ -229,31 +229,24 @@ impl Flusher {
     /// Drops the segments of some hours; answers how many hours that were.
     fn drop_hours(&mut self, is_gone: impl Fn(i64) -> bool) -> Result<u64, StoreError> {
         let mut next = self.manifest.clone();
-        let mut paths = Vec::new();
         let mut hours = BTreeSet::new();
-        for (name, project) in &mut next.projects {
-            let (old, kept) = project.segments.iter().partition(|file| is_gone(file.hour_ms));
-            let _: &Vec<SegmentFile> = &old;
-            for SegmentFile { hour_ms, sequence, .. } in &old {
-                hours.insert(*hour_ms);
-                paths.push(manifest::segment_path(&self.engine.dir, name, *hour_ms, *sequence));
-            }
-            project.segments = kept;
+        for project in next.projects.values_mut() {
+            let gone =
+                project.segments.iter().map(|file| file.hour_ms).filter(|&hour| is_gone(hour));
+            hours.extend(gone);
+            project.segments.retain(|file| !is_gone(file.hour_ms));
         }
         next.write(&*self.engine.files, &self.engine.dir)?;
         self.manifest = next;
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
             for list in segments.values_mut() {
+                let gone = list.iter().filter(|segment| is_gone(segment.hour_ms));
+                gone.for_each(|segment| segment.remove_when_unused());
                 list.retain(|segment| !is_gone(segment.hour_ms));
             }
             view.segments = Arc::new(segments);
         });
-        for path in &paths {
-            if let Err(error) = self.engine.files.remove(path) {
-                tracing::warn!(%error, path = %path.display(), "cannot remove a segment");
-            }
-        }
         self.count_bytes();
         Ok(hours.len() as u64)
     }

@@ -108,13 +108,28 @@ impl Plan {
             let trie = service.trie();
             let names = service.names();
             if names.is_current(&trie, &symbols) {
-                return names;
+                return self.told(service, names);
             }
             drop(names);
             if service.names_mut().update(&trie, &symbols) {
-                return service.names();
+                return self.told(service, service.names());
             }
         }
+    }
+
+    /// Says if names are not all there.
+    fn told<'s>(
+        &self,
+        service: &Service,
+        names: RwLockReadGuard<'s, NameTree>,
+    ) -> RwLockReadGuard<'s, NameTree> {
+        if names.is_full {
+            let (name, max) = (&service.name, limits::NAME_NODES_MAX);
+            self.warn(format!(
+                "{name} has more than {max} frames: further ones count for their callers"
+            ));
+        }
+        names
     }
 
     /// Sums by stack of one service; `None` if no sample is selected.

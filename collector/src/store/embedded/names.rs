@@ -5,7 +5,8 @@
 
 use super::symbols::Symbols;
 use super::trie::Trie;
-use hashbrown::HashTable;
+use crate::limits;
+use hashbrown::{HashMap, HashTable};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Nodes added while the locks are held: some 10 ms.
@@ -22,9 +23,14 @@ pub(super) struct NameTree {
     pub(super) inlined: Vec<bool>,
     /// True if the same function stands above it: totals of functions skip it.
     pub(super) repeated: Vec<bool>,
-    /// One bit per function on the path, by its number: a quick "surely not above".
-    above: Vec<u64>,
+    /// Of the root: 0.
+    depth: Vec<u32>,
     children: HashTable<u32>,
+    /// Where the newest node stands.
+    way: Way,
+    nodes_max: usize,
+    /// True if frames had no room: what ends there counts for its caller.
+    pub(super) is_full: bool,
     /// How much of `Symbols::renamed` is taken into account.
     epoch: usize,
 }
@@ -38,11 +44,23 @@ impl Default for NameTree {
             function: vec![u32::MAX],
             inlined: vec![false],
             repeated: vec![false],
-            above: vec![0],
+            depth: vec![0],
             children: HashTable::new(),
+            way: Way::default(),
+            nodes_max: limits::NAME_NODES_MAX,
+            is_full: false,
             epoch: 0,
         }
     }
+}
+
+/// The nodes from below the root to one node, and how often each function is among them. Stacks come one
+/// after the other, and new nodes of one follow each other: to move from node to node costs no more than the
+/// frames that were sent.
+#[derive(Debug, Default)]
+struct Way {
+    nodes: Vec<u32>,
+    functions: HashMap<u32, u32>,
 }
 
 fn edge_hash(parent: u32, function: u32) -> u64 {
@@ -58,7 +76,7 @@ impl NameTree {
     /// Brings it closer to the trie and the newest names; true if it is up to date then.
     pub(super) fn update(&mut self, trie: &Trie, symbols: &Symbols) -> bool {
         if self.holds_any(&symbols.renamed[self.epoch..], trie, symbols) {
-            *self = Self::default();
+            *self = Self { nodes_max: self.nodes_max, ..Self::default() };
         }
         self.epoch = symbols.renamed.len();
         let from = self.node_of.len();
@@ -94,12 +112,14 @@ impl NameTree {
             self.inlined[node as usize] &= inlined;
             return node;
         }
-        // A function tree has at most as many nodes as lines in the trie; its limit leaves room for them.
+        if self.parent.len() >= self.nodes_max {
+            self.is_full = true;
+            return parent;
+        }
         let node = u32::try_from(self.parent.len()).unwrap_or(u32::MAX);
-        let bit = 1_u64 << (function % 64);
-        let maybe_above = self.above[parent as usize] & bit != 0;
-        self.repeated.push(maybe_above && self.is_above(parent, function));
-        self.above.push(self.above[parent as usize] | bit);
+        self.go_to(parent);
+        self.repeated.push(self.way.functions.contains_key(&function));
+        self.depth.push(self.depth[parent as usize] + 1);
         self.parent.push(parent);
         self.function.push(function);
         self.inlined.push(inlined);
@@ -110,13 +130,84 @@ impl NameTree {
         node
     }
 
-    fn is_above(&self, mut node: u32, function: u32) -> bool {
-        while node != 0 {
-            if self.function[node as usize] == function {
-                return true;
-            }
-            node = self.parent[node as usize];
+    /// Makes the way lead to `node`.
+    fn go_to(&mut self, node: u32) {
+        let mut missing = Vec::new();
+        let mut at = node;
+        while at != 0 && self.way.nodes.get(self.depth[at as usize] as usize - 1) != Some(&at) {
+            missing.push(at);
+            at = self.parent[at as usize];
         }
-        false
+        let Way { nodes, functions } = &mut self.way;
+        for left in nodes.drain(self.depth[at as usize] as usize..) {
+            let function = self.function[left as usize];
+            match functions.get_mut(&function) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(functions.remove(&function)),
+            }
+        }
+        for entered in missing.into_iter().rev() {
+            nodes.push(entered);
+            *functions.entry(self.function[entered as usize]).or_default() += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn is_above(tree: &NameTree, mut node: u32, function: u32) -> bool {
+        while node != 0 && tree.function[node as usize] != function {
+            node = tree.parent[node as usize];
+        }
+        node != 0
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_knows_whether_its_function_stands_above_it(
+            steps in prop::collection::vec((any::<prop::sample::Index>(), 0_u32..5), 1..200),
+        ) {
+            let mut tree = NameTree::default();
+            for (parent, function) in steps {
+                let parent = u32::try_from(parent.index(tree.parent.len())).unwrap();
+                tree.child(parent, function, false);
+            }
+            for node in 1..tree.parent.len() {
+                let above = is_above(&tree, tree.parent[node], tree.function[node]);
+                prop_assert_eq!(tree.repeated[node], above, "node {}", node);
+            }
+        }
+    }
+
+    /// The deepest stacks that are stored, all functions distinct, each with one frame of its own: linear in
+    /// frames, which a walk to the root for each new node was not.
+    #[test]
+    fn deep_stacks_take_no_time_to_speak_of() {
+        let begun = std::time::Instant::now();
+        let mut tree = NameTree::default();
+        let depth = u32::try_from(limits::STACK_FRAMES_MAX).unwrap();
+        for branch in 0..200 {
+            let mut at = tree.child(0, 1_000_000 + branch % 2, false);
+            for function in 0..depth {
+                at = tree.child(at, function + depth * branch, false);
+            }
+        }
+        assert_eq!(tree.parent.len(), 3 + 200 * limits::STACK_FRAMES_MAX);
+        let seconds = begun.elapsed().as_secs_f64();
+        assert!(seconds < 5.0, "{seconds} s; a walk for each would take 200 * 4096^2 / 2 steps");
+    }
+
+    #[test]
+    fn without_room_a_frame_counts_for_its_caller() {
+        let mut tree = NameTree { nodes_max: 3, ..NameTree::default() };
+        let a = tree.child(0, 1, false);
+        let b = tree.child(a, 2, false);
+        assert!(!tree.is_full);
+        assert_eq!(tree.child(b, 3, false), b);
+        assert!(tree.is_full);
+        assert_eq!((tree.child(0, 1, false), tree.parent.len()), (a, 3));
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Chunk<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Asker {
     left: Arc<AtomicBool>,
-    /// Sections that could not be read, each once.
+    /// What the answer leaves out.
     damage: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -193,6 +193,11 @@ impl Plan {
         scratch: &mut Scratch,
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
+        // Open for all of its sections.
+        let held = match segment.hold() {
+            Ok(held) => held,
+            Err(error) => return self.leave_out(error),
+        };
         let entries = match segment.entries(self.type_id, service) {
             Ok(entries) => entries,
             Err(error) => return self.leave_out(error),
@@ -225,6 +230,7 @@ impl Plan {
             }
             rest = behind;
         }
+        drop(held);
         Ok(())
     }
 
@@ -267,6 +273,11 @@ impl Plan {
         self.visit_rows(series, &columns, scratch, visit)
     }
 
+    /// Tells the reader of the answer something, once.
+    pub(super) fn warn(&self, text: String) {
+        self.asker.damage.lock().unwrap_or_else(PoisonError::into_inner).insert(text);
+    }
+
     /// Says that a section is damaged; the answer goes on without it.
     fn leave_out(&self, error: StoreError) -> Result<(), StoreError> {
         let StoreError::Damaged { path, detail } = &error else { return Err(error) };
@@ -275,7 +286,7 @@ impl Plan {
         // Where the folder lies is none of a client's business.
         let file = path.rsplit('/').next().unwrap_or_default();
         let text = format!("a damaged part of {file} is left out: {detail}");
-        self.asker.damage.lock().unwrap_or_else(PoisonError::into_inner).insert(text);
+        self.warn(text);
         Ok(())
     }
 

@@ -139,7 +139,7 @@ impl Writer {
         let mut ack = Ack::default();
         let mut dropped = Vec::with_capacity(append.batch.profiles.len());
         let mut added = Vec::new();
-        for profile in &append.batch.profiles {
+        for (at, profile) in append.batch.profiles.iter().enumerate() {
             let is_new = profile.id == ProfileId::None
                 || !self.seen.contains(project, &profile.id)
                     && fresh.insert((project.clone(), profile.id));
@@ -147,7 +147,7 @@ impl Writer {
                 ack.stored += 1;
                 added.push(profile.id);
             } else {
-                ack.duplicates += 1;
+                ack.repeated.push(at);
             }
             dropped.push(!is_new);
         }
@@ -169,7 +169,7 @@ impl Writer {
         let Staged { append, dropped, ack, now_ms } = staged;
         let Append { batch, identities, reply, .. } = *append;
         self.take(&batch, &identities, &dropped, now_ms);
-        self.engine.counters.profiles_duplicate.fetch_add(ack.duplicates, Ordering::Relaxed);
+        self.engine.counters.profiles_duplicate.fetch_add(ack.duplicates(), Ordering::Relaxed);
         // Nobody listens if the connection is gone; the batch is stored all the same.
         drop(reply.send(Ok(ack)));
     }

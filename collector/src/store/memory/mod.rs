@@ -102,11 +102,11 @@ impl Inner {
         let attributes: Vec<Arc<[Attribute]>> =
             batch.attribute_sets.iter().map(|set| set.as_slice().into()).collect();
         let project = self.projects.entry(batch.project.clone()).or_default();
-        for profile in &batch.profiles {
+        for (at, profile) in batch.profiles.iter().enumerate() {
             let is_new = profile.id == ProfileId::None
                 || self.seen.insert((batch.project.clone(), profile.id));
             if !is_new {
-                ack.duplicates += 1;
+                ack.repeated.push(at);
                 continue;
             }
             ack.stored += 1;
@@ -133,7 +133,7 @@ impl Inner {
             project.names.learn(batch, &identities);
         }
         self.stats.profiles_stored += ack.stored;
-        self.stats.profiles_duplicate += ack.duplicates;
+        self.stats.profiles_duplicate += ack.duplicates();
         Ok(ack)
     }
 }

@@ -8,15 +8,20 @@ use crate::store::StoreError;
 use crate::store::embedded::codec::{Malformed, Reader, unpress};
 use crate::store::embedded::columns::{unpack, unpack_sorted, unpack_wide};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-/// An open segment. The file stays readable after it was unlinked, for as long as a query holds it.
+/// A segment. Its file is open only while a query reads it: there are more hours than descriptors. It stays
+/// there for as long as a query has the segment, though its hour was dropped meanwhile.
 #[derive(Debug)]
 pub(in super::super) struct Segment {
-    file: File,
     path: PathBuf,
+    open: Mutex<Weak<File>>,
+    /// Its file goes with the last who has it.
+    is_dropped: AtomicBool,
     /// Start of its hour, Unix milliseconds.
     pub(in super::super) hour_ms: i64,
     /// First and last millisecond that its profiles cover; reversed if none does.
@@ -47,9 +52,30 @@ impl Segment {
         reported: (i64, i64),
     ) -> Result<Self, StoreError> {
         let failed = |source| StoreError::io("opening", &path, source);
-        let file = File::open(&path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
-        Ok(Self { file, path, hour_ms, reported, length, footer: OnceLock::new() })
+        let length = std::fs::metadata(&path).map_err(failed)?.len();
+        let (open, is_dropped, footer) =
+            (Mutex::default(), AtomicBool::new(false), OnceLock::new());
+        Ok(Self { path, open, is_dropped, hour_ms, reported, length, footer })
+    }
+
+    /// The open file: while somebody has it, others get the same.
+    pub(in super::super) fn hold(&self) -> Result<Arc<File>, StoreError> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.upgrade() {
+            return Ok(file);
+        }
+        let file = File::open(&self.path).map_err(|source| match source.kind() {
+            ErrorKind::NotFound => self.damaged("the file is gone"),
+            _ => StoreError::io("opening", &self.path, source),
+        })?;
+        let file = Arc::new(file);
+        *open = Arc::downgrade(&file);
+        Ok(file)
+    }
+
+    /// Has the file removed when nobody has the segment any more.
+    pub(in super::super) fn remove_when_unused(&self) {
+        self.is_dropped.store(true, Ordering::Relaxed);
     }
 
     /// The series of a type and a service.
@@ -230,7 +256,7 @@ impl Segment {
     }
 
     fn read_exact(&self, bytes: &mut [u8], offset: u64) -> Result<(), StoreError> {
-        let read = self.file.read_exact_at(bytes, offset);
+        let read = self.hold()?.read_exact_at(bytes, offset);
         read.map_err(|source| StoreError::io("reading", &self.path, source))
     }
 
@@ -240,6 +266,17 @@ impl Segment {
 
     fn damaged(&self, detail: &str) -> StoreError {
         StoreError::Damaged { path: self.path.display().to_string(), detail: detail.to_owned() }
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        if self.is_dropped.load(Ordering::Relaxed)
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            // The next start removes what the manifest does not name.
+            tracing::warn!(%error, path = %self.path.display(), "cannot remove a segment");
+        }
     }
 }
 

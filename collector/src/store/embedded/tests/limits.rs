@@ -215,6 +215,72 @@ async fn what_is_too_old_goes_by_whole_days() {
     assert_eq!(left(&EmbeddedStore::open(keep).unwrap()).await, (3, 0));
 }
 
+/// Descriptors of this process that lead to segments below `dir`.
+fn open_segments(dir: &Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    targets.filter(|path| path.starts_with(dir) && path.to_string_lossy().contains(".seg")).count()
+}
+
+fn segments_on_disk(dir: &Path) -> usize {
+    let mut folders = vec![dir.to_owned()];
+    let mut found = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "seg") {
+                found += 1;
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hours_on_disk_are_no_open_files_and_a_dropped_one_stays_while_it_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open(options(dir.path())).unwrap();
+    for hour in 0..3 {
+        store.append(hour_of(hour, 5)).await.unwrap();
+    }
+    store.flush().await.unwrap();
+    assert_eq!((samples_of(&store, 1).await, open_segments(dir.path())), (5, 0));
+    drop(store);
+    let store = EmbeddedStore::open(options(dir.path())).unwrap();
+    assert_eq!((segments_on_disk(dir.path()), open_segments(dir.path())), (3, 0));
+    // A query keeps its view, whatever goes meanwhile.
+    let view = store.engine.view();
+    drop(store);
+    let clock = Clock::new(|| START_MS + 100 * DAY_MS);
+    let keep = EmbeddedOptions { retention_ms: Some(DAY_MS), clock, ..options(dir.path()) };
+    let other = EmbeddedStore::open(keep).unwrap();
+    let kept = other.engine.view();
+    assert_eq!(kept.segments.values().map(Vec::len).sum::<usize>(), 0);
+    assert_eq!(segments_on_disk(dir.path()), 0);
+    let gone = view.segments.values().flatten().next().unwrap();
+    assert!(matches!(gone.hold(), Err(StoreError::Damaged { .. })), "left out and said");
+
+    let dir = tempfile::tempdir().unwrap();
+    let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(START_MS + 3 * HOUR_MS));
+    let clock = Arc::clone(&now_ms);
+    let clock = Clock::new(move || clock.load(Ordering::Relaxed));
+    let keep = EmbeddedOptions { retention_ms: Some(DAY_MS), clock, ..options(dir.path()) };
+    let store = EmbeddedStore::open(keep).unwrap();
+    store.append(hour_of(0, 5)).await.unwrap();
+    store.flush().await.unwrap();
+    let view = store.engine.view();
+    now_ms.store(START_MS + 100 * DAY_MS, Ordering::Relaxed);
+    store.append(hour_of(100 * 24, 5)).await.unwrap();
+    store.flush().await.unwrap();
+    assert_eq!(samples_of(&store, 0).await, 0);
+    assert_eq!(segments_on_disk(dir.path()), 2);
+    assert!(view.segments.values().flatten().next().unwrap().hold().is_ok());
+    drop(view);
+    assert_eq!(segments_on_disk(dir.path()), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_hour_that_is_over_becomes_a_segment_by_itself() {
     let dir = tempfile::tempdir().unwrap();
