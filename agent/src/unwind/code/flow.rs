@@ -2,9 +2,11 @@
 //! instruction. What cannot be true (a return that pops more or less than was pushed) says that a call on the way
 //! there does not return, or that no function begins where it was looked for.
 
+use super::nodes::{Node, Nodes};
+use super::places::Places;
 use super::state::{State, Value};
-use crate::limits::{UNWIND_CODE_CUTS_MAX, UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX};
-use hashbrown::{HashMap, HashSet};
+use crate::limits::UNWIND_CODE_CUTS_MAX;
+use hashbrown::HashSet;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
     Register,
@@ -17,22 +19,13 @@ pub(super) struct Region<'c> {
     pub(super) range: Range<u64>,
     info: InstructionInfoFactory,
     /// Where functions begin, for certain.
-    pub(super) entries: HashSet<u64>,
+    pub(super) entries: Places,
     /// What never returns to its caller: functions, and slots of functions elsewhere.
     endless: HashSet<u64>,
     /// Instructions that may still be looked at.
     pub(super) instructions_left: u64,
-}
-
-/// One instruction that was reached.
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    state: State,
-    length: u8,
-    /// The instruction that it was first reached from.
-    from: u64,
-    /// True if that was a call, which may never return.
-    behind_call: bool,
+    /// Of the function that is followed.
+    pub(super) nodes: Nodes,
 }
 
 /// What was found of one function.
@@ -79,13 +72,15 @@ struct Wrong {
 
 impl<'c> Region<'c> {
     pub(super) fn new(start: u64, bytes: &'c [u8], instructions_left: u64) -> Self {
+        let range = start..start.saturating_add(bytes.len() as u64);
         Self {
             decoder: Decoder::with_ip(64, bytes, start, DecoderOptions::NONE),
-            range: start..start.saturating_add(bytes.len() as u64),
             info: InstructionInfoFactory::new(),
-            entries: HashSet::new(),
+            entries: Places::new(&range),
             endless: HashSet::new(),
             instructions_left,
+            nodes: Nodes::new(&range),
+            range,
         }
     }
 
@@ -104,12 +99,12 @@ impl<'c> Region<'c> {
     pub(super) fn function(&mut self, seed: u64, state: State) -> Result<Function, Refusal> {
         let mut cuts = HashSet::new();
         loop {
+            self.nodes.clear();
             let mut walk = Walk {
                 region: self,
                 seed,
                 within: state == State::WITHIN,
                 cuts: &cuts,
-                nodes: HashMap::new(),
                 sure: Vec::new(),
                 behind_calls: Vec::new(),
                 found: Function::default(),
@@ -124,12 +119,13 @@ impl<'c> Region<'c> {
                 }
                 Err(wrong) => {
                     if walk.region.instructions_left == 0
-                        || walk.nodes.len() >= UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX
+                        || walk.region.nodes.is_full()
                         || cuts.len() >= UNWIND_CODE_CUTS_MAX
                     {
                         return Err(Refusal::Limit);
                     }
-                    let call = walk.call_before(wrong.at).ok_or(Refusal::Contradiction)?;
+                    let call = walk.region.nodes.call_before(wrong.at);
+                    let call = call.ok_or(Refusal::Contradiction)?;
                     cuts.insert(call);
                 }
             }
@@ -144,7 +140,6 @@ struct Walk<'r, 'c> {
     within: bool,
     /// Calls that do not return.
     cuts: &'r HashSet<u64>,
-    nodes: HashMap<u64, Node>,
     /// To be looked at; what lies behind calls comes last, so that other ways there are known before.
     sure: Vec<u64>,
     behind_calls: Vec<(u64, u64, State)>,
@@ -165,11 +160,13 @@ impl Walk<'_, '_> {
 
     /// Control goes from one instruction to another, with this state.
     fn reach(&mut self, from: u64, at: u64, state: State, call: bool) -> Result<(), Wrong> {
-        let Some(node) = self.nodes.get(&at) else {
-            if self.nodes.len() >= UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX {
+        let nodes = &mut self.region.nodes;
+        let Some(node) = nodes.get(at) else {
+            let before = if call { Some(from) } else { nodes.call_before(from) };
+            let node = Node { at, state, length: 0, call: before, behind_call: call };
+            if !nodes.insert(node) {
                 return Err(Wrong { at: from });
             }
-            self.nodes.insert(at, Node { state, length: 0, from, behind_call: call });
             self.sure.push(at);
             return Ok(());
         };
@@ -187,12 +184,12 @@ impl Walk<'_, '_> {
             if node.behind_call {
                 return Err(Wrong { at });
             }
-            let call = self.call_before(from);
-            if call.is_some() && call != self.call_before(at) {
+            let call = nodes.call_before(from);
+            if call.is_some() && call != node.call {
                 return Err(Wrong { at: from });
             }
         }
-        let Some(node) = self.nodes.get_mut(&at) else { return Ok(()) };
+        let Some(node) = nodes.get_mut(at) else { return Ok(()) };
         let joined = node.state.join(state);
         if joined != node.state {
             node.state = joined;
@@ -204,7 +201,7 @@ impl Walk<'_, '_> {
     /// Takes one instruction.
     fn look(&mut self, at: u64) -> Result<(), Wrong> {
         let Some(code) = self.region.decode(at) else { return Err(Wrong { at }) };
-        let Some(node) = self.nodes.get_mut(&at) else { return Ok(()) };
+        let Some(node) = self.region.nodes.get_mut(at) else { return Ok(()) };
         node.length = u8::try_from(code.len()).unwrap_or(u8::MAX);
         let before = node.state;
         // Who leaves the frame of others may take what they were called with off the stack, too.
@@ -252,7 +249,7 @@ impl Walk<'_, '_> {
 
     /// On to the next instruction.
     fn fall(&mut self, at: u64, next: u64, state: State) -> Result<(), Wrong> {
-        if next != self.seed && self.region.entries.contains(&next) {
+        if next != self.seed && self.region.entries.contains(next) {
             return self.tail(at, next, state);
         }
         self.reach(at, next, state, false)
@@ -304,7 +301,7 @@ impl Walk<'_, '_> {
             self.found.misaligned |= depth % 16 != 0;
         }
         state.step(code, &mut self.region.info);
-        let entered = next != self.seed && self.region.entries.contains(&next);
+        let entered = next != self.seed && self.region.entries.contains(next);
         // A call of what follows pushes an address, or does not return.
         let endless = callee.is_some_and(|to| to == next || self.region.endless.contains(&to));
         if !entered && !endless && !self.cuts.contains(&at) {
@@ -323,25 +320,10 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// The last call on the way on which an instruction was reached first.
-    fn call_before(&self, mut at: u64) -> Option<u64> {
-        for _ in 0..=self.nodes.len() {
-            let node = self.nodes.get(&at)?;
-            if node.behind_call {
-                return Some(node.from);
-            }
-            if node.from == at {
-                return None;
-            }
-            at = node.from;
-        }
-        None
-    }
-
     fn finish(self) -> Function {
         let mut found = self.found;
-        let range = |at: u64, node: &Node| at..at.saturating_add(u64::from(node.length));
-        found.code = self.nodes.iter().map(|(&at, node)| (range(at, node), node.state)).collect();
+        let range = |node: &Node| node.at..node.at.saturating_add(u64::from(node.length));
+        found.code = self.region.nodes.iter().map(|node| (range(node), node.state)).collect();
         found
     }
 }

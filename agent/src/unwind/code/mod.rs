@@ -3,6 +3,8 @@
 //! (`flow`, `state`). What is not understood, or not the same on all ways to an instruction, has no row.
 
 mod flow;
+mod nodes;
+mod places;
 mod state;
 
 use self::flow::{Function, Refusal, Region};
@@ -40,6 +42,8 @@ pub(super) struct CodeRows<'a> {
     sections: Vec<Range<u64>>,
     /// Where functions begin, ascending; read when there is code that needs it.
     symbols: Option<Vec<u64>>,
+    /// True if they are so few that they are read for any code.
+    few_symbols: bool,
     bytes_left: u64,
     instructions_left: u64,
     /// Stretches of code that a limit left out.
@@ -63,12 +67,16 @@ impl<'a> CodeRows<'a> {
             .map(|section| section.address..section.address.saturating_add(section.size))
             .collect();
         sections.sort_unstable_by_key(|section| section.start);
+        // What is linked into every program is too small for many symbols to be read.
+        let tables = elf.sections.iter().filter(|section| is_symbols(section));
+        let bytes = tables.fold(0_u64, |sum, table| sum.saturating_add(table.size));
         Self {
             elf,
             bytes_min,
             found: false,
             sections,
             symbols: None,
+            few_symbols: bytes <= UNWIND_PIECE_BYTES,
             bytes_left: UNWIND_CODE_BYTES_MAX,
             instructions_left: UNWIND_CODE_INSTRUCTIONS_MAX,
             left_out: 0,
@@ -100,15 +108,12 @@ impl<'a> CodeRows<'a> {
         let bytes = self.elf.read_address("code", range.start, size, UNWIND_CODE_BYTES_MAX).ok()?;
         self.bytes_left -= size;
         let mut region = Region::new(range.start, &bytes, self.instructions_left);
-        // What is linked into every program is too small for many symbols to be read.
-        let tables = self.elf.sections.iter().filter(|section| is_symbols(section));
-        let bytes = tables.fold(0_u64, |sum, table| sum.saturating_add(table.size));
-        if size >= UNWIND_CODE_LARGE_BYTES || bytes <= UNWIND_PIECE_BYTES {
+        if size >= UNWIND_CODE_LARGE_BYTES || self.few_symbols {
             let symbols = self.symbols.get_or_insert_with(|| function_symbols(self.elf));
             let first = symbols.partition_point(|&symbol| symbol < range.start);
             let inside = symbols.get(first..).unwrap_or_default();
             let inside = inside.iter().take_while(|&&symbol| symbol < range.end);
-            region.entries.extend(inside.take(UNWIND_CODE_ENTRIES_MAX));
+            inside.take(UNWIND_CODE_ENTRIES_MAX).for_each(|&entry| region.entries.insert(entry));
         }
         let mut canvas = Canvas::new(&range);
         let mut search = Search::new(&mut region, &mut canvas);
@@ -166,13 +171,16 @@ struct Canvas {
     bytes: Vec<u16>,
     rules: Vec<UnwindRule>,
     numbers: HashMap<UnwindRule, u16>,
+    /// The rule that was asked for last: that of the next instruction, too, most of the time.
+    last: Option<(UnwindRule, u16)>,
 }
 
 impl Canvas {
     fn new(range: &Range<u64>) -> Self {
         let size = usize::try_from(range.end - range.start).unwrap_or(0);
         let bytes = vec![UNREACHED; size];
-        Self { start: range.start, bytes, rules: Vec::new(), numbers: HashMap::new() }
+        let (rules, numbers) = (Vec::new(), HashMap::new());
+        Self { start: range.start, bytes, rules, numbers, last: None }
     }
 
     fn at(&self, address: u64) -> Option<u16> {
@@ -192,12 +200,19 @@ impl Canvas {
     /// The number of a rule; where all numbers are used, that of none.
     fn number(&mut self, rule: Option<UnwindRule>) -> u16 {
         let Some(rule) = rule else { return NO_ROW };
+        if let Some((last, number)) = self.last
+            && last == rule
+        {
+            return number;
+        }
         let Self { rules, numbers, .. } = self;
-        *numbers.entry(rule).or_insert_with(|| {
+        let number = *numbers.entry(rule).or_insert_with(|| {
             let number = u16::try_from(rules.len()).ok().and_then(|n| n.checked_add(FIRST_RULE));
             rules.push(rule);
             number.unwrap_or(NO_ROW)
-        })
+        });
+        self.last = Some((rule, number));
+        number
     }
 
     /// True if another function, already here, says otherwise at one of these places.
@@ -258,9 +273,9 @@ struct Search<'s, 'c> {
 
 impl<'s, 'c> Search<'s, 'c> {
     fn new(region: &'s mut Region<'c>, canvas: &'s mut Canvas) -> Self {
-        let mut queue: Vec<u64> = region.entries.iter().copied().collect();
-        // What lies lower is looked at first, whatever order the set has.
-        queue.sort_unstable_by(|a, b| b.cmp(a));
+        let mut queue: Vec<u64> = region.entries.iter().collect();
+        // What lies lower is looked at first.
+        queue.reverse();
         Self {
             region,
             canvas,

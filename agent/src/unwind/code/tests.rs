@@ -2,6 +2,7 @@
 //! rsp + 16, `rbp-16` behind it says that the caller's rbp lies at CFA - 16, `-` that there is no row.
 
 use super::flow::Region;
+use super::places::Places;
 use super::{Canvas, Search};
 use agent_ebpf::{RuleKind, UnwindRule};
 
@@ -212,4 +213,44 @@ fn a_cold_block_is_not_taken_for_a_function() {
     ];
     // Nobody names it; its name is that of a function; the function behind is known.
     [0, START, START + 0x10].into_iter().for_each(|known| check_from(known, &lines));
+}
+
+/// Code that is made to be followed at length: 32,000 instructions in a row, and as many jumps into them from a frame
+/// that disagrees, none of them behind a call. What is looked up grows as the code does.
+#[test]
+fn hostile_code_costs_no_more_for_each_instruction() {
+    const WAYS: usize = 32_000;
+    // cmp $1,%edi; je the second way
+    let mut code = vec![0x83, 0xff, 0x01, 0x0f, 0x84];
+    code.extend(u32::try_from(WAYS + 2).unwrap().to_le_bytes());
+    let row = code.len();
+    code.extend([0xf5; WAYS]); // cmc
+    code.extend([0xff, 0xe0]); // jmp *%rax
+    code.push(0x50); // push %rax
+    for way in 0..WAYS {
+        let target = i64::try_from(row + way).unwrap() - i64::try_from(code.len() + 6).unwrap();
+        code.extend([0x0f, 0x84]); // je
+        code.extend(i32::try_from(target).unwrap().to_le_bytes());
+    }
+    code.extend([0xff, 0xe0]);
+    let mut region = Region::new(START, &code, 10_000_000);
+    region.entries.insert(START);
+    let mut canvas = Canvas::new(&region.range);
+    Search::new(&mut region, &mut canvas).run();
+    let looked_at = 10_000_000 - region.instructions_left;
+    let asked = region.nodes.asked.get();
+    assert!(looked_at >= 2 * WAYS as u64, "{looked_at}");
+    assert!(asked <= 8 * looked_at, "{asked} look-ups for {looked_at} instructions");
+}
+
+#[test]
+fn places_are_those_inside_of_the_region() {
+    let mut places = Places::new(&(START..START + 130));
+    for at in [0, START - 1, START, START + 63, START + 64, START + 129, START + 130, u64::MAX] {
+        places.insert(at);
+    }
+    let inside = [START, START + 63, START + 64, START + 129];
+    assert_eq!(places.iter().collect::<Vec<_>>(), inside);
+    assert!(inside.into_iter().all(|at| places.contains(at)));
+    assert!([START + 1, START + 130, 0].into_iter().all(|at| !places.contains(at)));
 }
