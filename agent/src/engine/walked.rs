@@ -20,7 +20,8 @@ impl Rules for Published<'_> {
         let WalkMapping { bias, unwind, .. } = mapping.ok_or(Outcome::MappingUnknown)?;
         match *unwind {
             MappingUnwind::Pending => Err(Outcome::TablePending),
-            MappingUnwind::Rule(rule) => Ok(rule),
+            // As the walker marks it: code that no file describes.
+            MappingUnwind::Rule(rule) => Ok(UnwindRule { reserved: 1, ..rule }),
             MappingUnwind::Table(id) => self
                 .tables
                 .rule_at(id, pc.wrapping_sub(*bias))

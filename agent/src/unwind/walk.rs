@@ -56,8 +56,10 @@ impl Memory for Copy<'_> {
         None
     }
 
+    /// Nor does anything tell then whether an address lies behind a call: where a file says nothing of its code, rbp
+    /// may be any number, and what it leads to is no frame, as in the kernel where the code cannot be read.
     fn code_before(&self, _address: u64) -> Option<u64> {
-        None
+        Some(0)
     }
 }
 
@@ -132,6 +134,36 @@ mod tests {
             let walked = walk_copied(&stack, &Mapped(Ok(&rows)));
             let found: Vec<u64> = walked.frames.iter().map(|frame| frame.address.0).collect();
             assert_eq!((found, walked.outcome), (frames, outcome));
+        }
+    }
+
+    /// Code that its file does not describe has data in rbp: a place in the stack, where a function's address lies that
+    /// nobody called from. Code made at run time is not asked, as in the kernel.
+    #[test]
+    fn a_frame_pointer_that_may_be_data_leads_nowhere() {
+        let chain = UnwindRule::plain(RuleKind::NoInfo);
+        let kept = UnwindRule::plain(RuleKind::FramePointer);
+        let made_at_run_time = UnwindRule { reserved: 1, ..chain };
+        let table = [
+            (chain, 1, Outcome::NoUnwindInfo),
+            (made_at_run_time, 2, Outcome::Complete),
+            (kept, 2, Outcome::Complete),
+        ];
+        for (rule, frames, outcome) in table {
+            let stack =
+                CopiedStack { bp: STACK + 8, innermost: false, ..copied(&[1, 0x77, 0x40_1024, 5]) };
+            let walked = walk_copied(&stack, &OneRule(rule));
+            assert_eq!((walked.frames.len(), walked.outcome), (frames, outcome), "{rule:?}");
+        }
+    }
+
+    /// One rule, and the outermost frame at 0x401024.
+    struct OneRule(UnwindRule);
+
+    impl Rules for OneRule {
+        fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome> {
+            let outermost = UnwindRule::plain(RuleKind::End);
+            Ok(if pc == 0x40_1023 { outermost } else { self.0 })
         }
     }
 }
