@@ -97,10 +97,8 @@ pub const FILE_PLACES_MAX: usize = 4;
 /// Bytes of a foreign file that is looked at: larger than any executable met (1.5 GB with debug
 /// information), small enough that 64-bit arithmetic on it is safe.
 pub const FOREIGN_FILE_BYTES_MAX: u64 = 8 << 30;
-/// Bytes of a vDSO: 8 KiB on Linux 6.18, x86-64.
+/// Bytes of a vDSO (8 KiB on Linux 6.18, x86-64) or of code that is read from a process's memory.
 pub const VDSO_BYTES_MAX: u64 = 64 << 10;
-/// Distinct vDSO images (64 and 32 bit, and what a hostile process pretends).
-pub const VDSOS_MAX: usize = 4;
 /// Kernel memory for the unwind rows of all files, bytes, unless a person chooses another: nearly
 /// 16 Mi rows of 6 bytes, half of the agent's budget. A whole developer machine has 3.65 million rows.
 pub const UNWIND_TABLE_BYTES_MAX: u64 = 96 << 20;

@@ -89,7 +89,8 @@ fn opened(path: &[u8]) -> Result<OpenedFile, OpenError> {
     let mut file = std::fs::File::from(descriptor);
     file.write_all(path).unwrap();
     let inode = path.iter().fold(7, |sum: u64, &byte| sum.wrapping_mul(31) + u64::from(byte));
-    let identity = FileIdentity { device: 1, inode, size: path.len() as u64, modified_ns: 0 };
+    let identity =
+        FileIdentity { device: 1, inode, size: path.len() as u64, modified_ns: 0, changed_ns: 0 };
     Ok(OpenedFile {
         descriptor: file.into(),
         identity,
@@ -157,8 +158,12 @@ impl Host for FakeHost {
         })
     }
 
-    fn vdso(&self, task: Task, _start: AbsAddr, _end: AbsAddr) -> io::Result<Vec<u8>> {
-        self.of(task.pid, |_| b"vdso".to_vec())
+    fn memory(&self, task: Task, _start: AbsAddr, _end: AbsAddr) -> io::Result<Vec<u8>> {
+        self.of(task.pid, |_| b"memory".to_vec())
+    }
+
+    fn vdso(&self) -> io::Result<(u64, Vec<u8>)> {
+        Ok((FAKE_BYTES, b"vdso".to_vec()))
     }
 
     fn asleep_ns(&self) -> u64 {

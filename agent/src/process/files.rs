@@ -13,7 +13,7 @@ use crate::address::{AbsAddr, FileId, FileOffset};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
-use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX, VDSOS_MAX};
+use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX};
 use crate::normalize::MappedFile;
 use crate::path;
 use debug_file::DebugFile;
@@ -83,7 +83,8 @@ struct State {
     /// believed: a build id is what whoever made the file wrote there.
     by_build_id: HashMap<(BuildId, String), FileId>,
     entries: HashMap<FileId, Entry>,
-    vdsos: Vec<(u64, Backing)>,
+    /// The vDSO, and the length of its mapping.
+    vdso: Option<(u64, Backing)>,
     counts: FileCounts,
     clock: u64,
 }
@@ -313,31 +314,30 @@ impl Files {
         }
     }
 
-    /// The vDSO is the same for all processes of one kind: it is read once for each size and kept in
-    /// memory that looks like a file.
+    /// The vDSO is the same for all processes of 64 bits. The agent's own is taken: a process may write over its own,
+    /// which would be everybody's then. Kept in memory that looks like a file. One of another length is that of
+    /// 32 bits, whose stacks are not walked, or no whole one.
     fn vdso(&self, wanted: Wanted<'_>) -> Backing {
         let Wanted { mapping, .. } = wanted;
-        let length = mapping.end.0.saturating_sub(mapping.start.0);
-        let known = |state: &State| {
-            state
-                .vdsos
-                .iter()
-                .find(|(known, _)| *known == length)
-                .map(|(_, backing)| backing.clone())
+        let known = self.state().vdso.clone();
+        let Some((length, backing)) = known.or_else(|| self.own_vdso()) else {
+            return Backing::Anonymous;
         };
-        if let Some(backing) = known(&self.state()) {
-            return backing;
-        }
-        let Some(task) = wanted.task else { return Backing::Anonymous };
-        let opened = self.host.vdso(task, mapping.start, mapping.end).and_then(|bytes| {
+        let is_whole = mapping.end.0.saturating_sub(mapping.start.0) == length;
+        if is_whole { backing } else { Backing::Anonymous }
+    }
+
+    fn own_vdso(&self) -> Option<(u64, Backing)> {
+        let opened = self.host.vdso().and_then(|(length, bytes)| {
             let descriptor = rustix::fs::memfd_create("vdso", MemfdFlags::CLOEXEC)?;
             let mut file = std::fs::File::from(descriptor);
             file.write_all(&bytes)?;
-            let identity = FileIdentity { device: 0, inode: 0, size: length, modified_ns: 0 };
-            Ok(OpenedFile { descriptor: file.into(), identity, named: true, other_path: None })
+            let identity =
+                FileIdentity { device: 0, inode: 0, size: length, modified_ns: 0, changed_ns: 0 };
+            let descriptor = file.into();
+            Ok((length, OpenedFile { descriptor, identity, named: true, other_path: None }))
         });
-        // A process that is gone: the next one will have it.
-        let Ok(opened) = opened else { return Backing::Anonymous };
+        let (length, opened) = opened.ok()?;
         let backing = self.opened(opened, None, None, b"[vdso]");
         let mut state = self.state();
         if let Backing::File(file) = &backing
@@ -345,10 +345,7 @@ impl Files {
         {
             entry.pinned = true;
         }
-        if state.vdsos.len() < VDSOS_MAX {
-            state.vdsos.push((length, backing.clone()));
-        }
-        backing
+        Some(state.vdso.insert((length, backing)).clone())
     }
 }
 

@@ -61,8 +61,20 @@ pub struct FileIdentity {
     pub inode: u64,
     /// Bytes.
     pub size: u64,
-    /// Last change of the contents, nanoseconds since 1970.
+    /// Last change of the contents as whoever made the file states it, nanoseconds since 1970: stores of packages give
+    /// all files one time.
     pub modified_ns: i128,
+    /// Last change of the contents, the owner, the name or the links as the kernel states it, nanoseconds since 1970.
+    pub changed_ns: i128,
+}
+
+impl FileIdentity {
+    /// True if nothing but the time of the last change differs: somebody may have renamed or deleted the file, or made
+    /// a link to it.
+    #[must_use]
+    pub fn is_as_before(&self, other: &Self) -> bool {
+        Self { changed_ns: other.changed_ns, ..*self } == *other
+    }
 }
 
 /// An opened file of a process.
@@ -173,11 +185,17 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// When it is gone, or shielded.
     fn view(&self, task: Task) -> io::Result<Vec<u8>>;
 
-    /// The bytes of a vDSO mapping.
+    /// Bytes of code that a process made.
     ///
     /// # Errors
     /// When the process is gone or shielded, or the range is too large.
-    fn vdso(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>>;
+    fn memory(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>>;
+
+    /// The agent's own vDSO, which is that of every process of 64 bits: the length of its mapping, and its bytes.
+    ///
+    /// # Errors
+    /// When the host has none.
+    fn vdso(&self) -> io::Result<(u64, Vec<u8>)>;
 
     /// How long the host has slept until now, nanoseconds: start times of processes count it, kernel
     /// records do not. Asked whenever one is turned into the other, because a host may sleep again.
@@ -291,6 +309,10 @@ fn other_path(found: &OwnedFd, path: &[u8]) -> Option<Vec<u8>> {
     (name(&link) != name(path)).then_some(link)
 }
 
+fn nanoseconds(seconds: impl Into<i128>, rest: impl Into<i128>) -> i128 {
+    seconds.into() * 1_000_000_000 + rest.into()
+}
+
 fn regular_identity(file: impl AsFd) -> Result<FileIdentity, OpenError> {
     let stat = rustix::fs::fstat(file).map_err(io::Error::from)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -304,7 +326,8 @@ fn regular_identity(file: impl AsFd) -> Result<FileIdentity, OpenError> {
         device: stat.st_dev,
         inode: stat.st_ino,
         size,
-        modified_ns: i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec),
+        modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
+        changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
     })
 }
 
@@ -417,16 +440,27 @@ impl Host for ProcFs {
         Ok(view)
     }
 
-    fn vdso(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>> {
-        let length = end.0.checked_sub(start.0).filter(|&length| length <= VDSO_BYTES_MAX);
-        let length = length.and_then(|length| usize::try_from(length).ok());
-        let length = length.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        self.try_both(task, "mem", |path| {
-            let mut bytes = vec![0; length];
-            File::open(path)?.read_exact_at(&mut bytes, start.0)?;
-            Ok(bytes)
-        })
+    fn memory(&self, task: Task, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>> {
+        self.try_both(task, "mem", |path| read_memory(path, start, end))
     }
+
+    fn vdso(&self) -> io::Result<(u64, Vec<u8>)> {
+        // Not beneath the host's `/proc`, where the agent may not be found.
+        let maps = Maps::read(BufReader::new(File::open("/proc/self/maps")?))?;
+        let vdso = maps.entries.iter().find(|entry| entry.path == b"[vdso]");
+        let vdso = vdso.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let bytes = read_memory(Path::new("/proc/self/mem"), vdso.start, vdso.end)?;
+        Ok((vdso.end.0.saturating_sub(vdso.start.0), bytes))
+    }
+}
+
+fn read_memory(path: &Path, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>> {
+    let length = end.0.checked_sub(start.0).filter(|&length| length <= VDSO_BYTES_MAX);
+    let length = length.and_then(|length| usize::try_from(length).ok());
+    let length = length.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))?;
+    let mut bytes = vec![0; length];
+    File::open(path)?.read_exact_at(&mut bytes, start.0)?;
+    Ok(bytes)
 }
 
 /// `USER_HZ`: the unit of times in `/proc/PID/stat`.

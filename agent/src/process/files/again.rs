@@ -18,7 +18,9 @@ impl Files {
             (identity, part, entry.places.clone())
         };
         let opened = places.iter().rev().find_map(|(task, mapping)| {
-            self.host.open(*task, mapping).ok().filter(|opened| opened.identity == identity)
+            let opened = self.host.open(*task, mapping).ok()?;
+            // It may have been deleted since, by an upgrade.
+            opened.identity.is_as_before(&identity).then_some(opened)
         })?;
         let (descriptor, copy_bytes) = match part.map(|at| self.copy_inside(&opened.descriptor, at))
         {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::address::{Pid, Tid};
-use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_build_id};
+use crate::process::fake::{
+    FAKE_BYTES, FakeFiles, FakeHost, FakeProcess, fake_build_id, fake_path,
+};
 
 /// What is behind `/bin/a` for a process that is gone, and without relatives, after a living one had
 /// `mapped` read.
@@ -34,4 +36,25 @@ fn a_build_id_is_believed_where_path_and_owner_agree() {
     } else {
         eprintln!("skipped: only root can give files away");
     }
+}
+
+/// A process may write over its own, or map one of another length; what it does is nobody else's.
+#[test]
+fn the_vdso_is_the_agents_own() {
+    let host: Arc<FakeHost> = Arc::default();
+    let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
+    let task = Task { pid: Pid(1), tid: Tid(1) };
+    let behind = |by: Option<Task>, bytes: u64| {
+        let mapping = reported_mapping(AbsAddr(0x1000), bytes, 0, b"[vdso]".to_vec()).unwrap();
+        let (mapping, relatives) = (&mapping, [task; 2]);
+        match files.behind(Wanted { task: by, relatives, mapping, build_id: None }) {
+            Backing::File(file) => Some(file),
+            Backing::Anonymous => None,
+        }
+    };
+    assert!(behind(Some(task), 2 * FAKE_BYTES).is_none(), "of another length");
+    let first = behind(None, FAKE_BYTES).expect("nobody's memory is read");
+    assert_eq!(first.path, "[vdso]");
+    assert_eq!(fake_path(&files.open(first.id).unwrap()), "vdso");
+    assert_eq!(behind(Some(task), FAKE_BYTES).unwrap().id, first.id);
 }

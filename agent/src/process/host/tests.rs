@@ -92,10 +92,36 @@ fn only_regular_files_are_opened() {
 fn own_vdso_is_an_elf_file() {
     let maps = host().maps(me()).unwrap();
     let vdso = maps.entries.iter().find(|map| map.path == b"[vdso]").unwrap();
-    let bytes = host().vdso(me(), vdso.start, vdso.end).unwrap();
+    let (length, bytes) = host().vdso().unwrap();
     assert_eq!(bytes.get(..4), Some(&b"\x7fELF"[..]));
-    assert!(host().vdso(me(), AbsAddr(0), AbsAddr(1 << 40)).is_err());
-    assert!(host().vdso(me(), AbsAddr(9), AbsAddr(1)).is_err());
+    assert_eq!(length, vdso.end.0 - vdso.start.0);
+    assert_eq!(host().memory(me(), vdso.start, vdso.end).unwrap(), bytes);
+    assert!(host().memory(me(), AbsAddr(0), AbsAddr(1 << 40)).is_err());
+    assert!(host().memory(me(), AbsAddr(9), AbsAddr(1)).is_err());
+}
+
+/// As a store of packages has it, which gives every file one time.
+#[test]
+fn a_file_that_is_written_again_with_its_old_time_is_another() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("library");
+    let fixed = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+    let write = |bytes: &str| {
+        std::fs::write(&path, bytes).unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(fixed).unwrap();
+        host().open_path(me(), path.to_str().unwrap().as_bytes()).unwrap()
+    };
+    let old = write("old").identity;
+    // The kernel's clock of files goes in ticks.
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    let new = write("new");
+    assert_ne!(old, new.identity);
+    // A file that is deleted is what it was to those who have it.
+    std::fs::remove_file(&path).unwrap();
+    let deleted = super::regular_identity(&new.descriptor).unwrap();
+    assert!(deleted.is_as_before(&new.identity));
+    let other_size = super::FileIdentity { size: 4, ..deleted };
+    assert!(!other_size.is_as_before(&new.identity));
 }
 
 #[test]

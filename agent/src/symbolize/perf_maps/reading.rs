@@ -135,7 +135,7 @@ impl PerfMap {
     }
 
     fn read_file(&mut self, opened: &OpenedFile, budget: &mut u64, counts: &mut PerfMapCounts) {
-        let FileIdentity { device, inode, size, modified_ns } = opened.identity;
+        let FileIdentity { device, inode, size, modified_ns, changed_ns: _ } = opened.identity;
         let unchanged = |place: &Place| {
             (place.device, place.inode, place.size, place.modified_ns, place.offset)
                 == (device, inode, size, modified_ns, size)

@@ -34,7 +34,7 @@ pub(super) fn known(
         if !is_anonymous(&maps, &code) {
             return false;
         }
-        let code = host.vdso(task, code.start, code.end).unwrap_or_default();
+        let code = host.memory(task, code.start, code.end).unwrap_or_default();
         code.strip_prefix(&ENDBR64).unwrap_or(&code).starts_with(&TRAMPOLINE)
     };
     let known = ranges.into_iter().filter(is_known);
