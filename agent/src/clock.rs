@@ -19,6 +19,12 @@ pub fn monotonic_now() -> MonotonicNs {
     MonotonicNs(nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)))
 }
 
+/// CPU time of the calling thread, nanoseconds: what work cost, however busy the host is.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime))
+}
+
 /// `CLOCK_BOOTTIME - CLOCK_MONOTONIC`, nanoseconds: the time that the host slept. Start times of
 /// processes count it, kernel records do not.
 #[must_use]

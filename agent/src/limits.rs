@@ -130,6 +130,21 @@ pub const PUBLISH_RETRY_NS_MIN: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_00
 pub const PUBLISH_RETRY_NS_MAX: u64 = 30_000_000_000;
 /// Layouts that are offered again in one poll.
 pub const PUBLISH_RETRIES_PER_POLL: usize = 64;
+/// A process that took long to publish is published again no sooner than so many times what it took: one with 8,192
+/// mappings, which takes 4 ms, costs 2 % of a CPU at most, however often they change.
+pub const PUBLISH_PAUSE_FACTOR: u64 = 50;
+/// Shorter pauses are not made, nanoseconds: less than 400 us for one process.
+pub const PUBLISH_PAUSE_NS_MIN: u64 = 20_000_000;
+/// Longest such pause, nanoseconds: tables that came meanwhile are not used before.
+pub const PUBLISH_PAUSE_NS_MAX: u64 = 1_000_000_000;
+/// Pages of 64 mappings that a process may have while others find none, at first: 1,024 mappings, an eighth of what it
+/// may have otherwise. Halved while that is still too much.
+pub const PAGES_SHARE: usize = 16;
+/// How long that holds after the last process that found none, nanoseconds.
+pub const PAGES_TIGHT_NS: u64 = 60_000_000_000;
+const _: () = assert!(PAGES_SHARE < agent_ebpf::limits::MAPPING_PAGES_PER_PROCESS_MAX);
+/// Part of the memory for unwind tables that one table in use may have while others find no room, as a divisor.
+pub const UNWIND_TABLE_SHARE_DIVISOR: usize = 4;
 /// Processes whose wait for tables is measured at once; further waits are not.
 pub const WAITS_MAX: usize = 16_384;
 /// A wait that is longer than this is counted as overdue and not measured any more, nanoseconds: the

@@ -117,6 +117,18 @@ impl WalkTables for Tables {
         Ok(Self::rule_at(self, id, address)?)
     }
 
+    fn rules_left(&self) -> usize {
+        Self::rules_left(self)
+    }
+
+    fn new_rules(&self, rows: &RowTable) -> usize {
+        Self::new_rules(self, rows)
+    }
+
+    fn own_rules(&self, id: TableId) -> usize {
+        Self::own_rules(self, id)
+    }
+
     fn bytes(&self) -> u64 {
         self.sizes().slab_bytes
     }

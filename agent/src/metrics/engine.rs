@@ -15,7 +15,7 @@ use std::time::Duration;
 type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 17] = [
+const NOW: [Figure; 18] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
@@ -32,6 +32,11 @@ const NOW: [Figure; 17] = [
     ("processes_to_publish_again", "Processes that the kernel side had no room for", |counts| {
         counts.tables.processes_waiting
     }),
+    (
+        "processes_cut",
+        "Processes walked by a part of their mappings, because others need room",
+        |counts| counts.tables.processes_cut,
+    ),
     ("perf_maps", "Perf maps held", |counts| counts.perf_maps.maps),
     ("perf_maps_stuck", "Perf maps that do not answer", |counts| counts.perf_maps.stuck),
     ("perf_map_bytes", "Memory of perf maps", |counts| counts.perf_maps.bytes),
@@ -44,7 +49,7 @@ const NOW: [Figure; 17] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 54] = [
+const SINCE_START: [Figure; 55] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -75,6 +80,11 @@ const SINCE_START: [Figure; 54] = [
     ("processes_not_published", "Layouts that the kernel side did not take", |counts| {
         counts.tables.processes_refused
     }),
+    (
+        "publications_put_off",
+        "Layouts published later, because the process took long before",
+        |counts| counts.tables.publications_put_off,
+    ),
     ("tables_failed", "Files that gave no unwind table", |counts| counts.tables.failed),
     ("tables_late", "Files at which a thread that compiles was longer than any takes", |counts| {
         counts.tables.compiles.late

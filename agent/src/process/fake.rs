@@ -171,8 +171,18 @@ impl Host for FakeHost {
     }
 }
 
-/// Understands made-up files: one executable segment of one page at ELF address 0, two rows; a path
-/// that holds `text` is no executable, one that holds `python` is an interpreter.
+/// Rows in turn of so many rules, which no file of another kind has.
+fn fake_rows(rows: u16, rules: u16, kind: i32) -> RowTable {
+    let rule = |number: u16| UnwindRule {
+        offset: 8 * (kind * 10_000 + i32::from(number) + 2),
+        ..UnwindRule::plain(RuleKind::RspOffset)
+    };
+    let rules_of = (0..rules).map(rule).collect();
+    RowTable::new(0, rules_of, (0..rows).map(|row| (row.into(), row % rules))).unwrap()
+}
+
+/// Understands made-up files: one executable segment of one page at ELF address 0, two rows, or as many rows or rules
+/// as `/bin/300-rows` or `/bin/300-rules-1` (of the first kind) says; a path that holds `text` is no executable, one that holds `python` is an interpreter.
 #[derive(Debug, Default)]
 pub(crate) struct FakeFiles;
 
@@ -221,6 +231,18 @@ impl ForeignFiles for FakeFiles {
         let path = Self::path(file);
         // What lies below `/copy` has the rows of what it is a copy of.
         let name = path.strip_prefix("/copy").unwrap_or(&path);
+        let counted = name.strip_prefix("/bin/").and_then(|name| {
+            let (count, kind) = name.split_once('-')?;
+            Some((count.parse::<u16>().ok()?, kind))
+        });
+        match counted {
+            Some((count, "rows")) => return Ok(fake_rows(count, 2, 0)),
+            Some((count, kind)) => {
+                let kind = kind.strip_prefix("rules-").unwrap().parse().unwrap();
+                return Ok(fake_rows(count, count, kind));
+            }
+            None => {}
+        }
         let size = name.bytes().fold(0, |sum, byte| (sum * 31 + u32::from(byte)) % 0xffff);
         let rules = vec![
             UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::RspOffset) },

@@ -2,6 +2,8 @@
 //! are asked for. What fits into memory is decided in [`budget`].
 
 mod budget;
+mod pages;
+mod pauses;
 mod retry;
 mod waits;
 
@@ -13,13 +15,15 @@ use super::table::ProcessTable;
 use super::trampolines;
 use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{MappingUnwind, TableId, WalkMapping, chunks_in};
-use crate::clock::{MonotonicNs, monotonic_now};
+use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::normalize::{MappedFile, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
 use agent_ebpf::{ProcessEntry, RuleKind, UnwindRule};
 use budget::{Budget, State};
 use hashbrown::{HashMap, HashSet};
+use pages::Pages;
+use pauses::Pauses;
 use retry::Retries;
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,6 +84,15 @@ pub trait WalkTables {
     /// See [`WalkTableError`].
     fn rule_at(&self, id: TableId, address: u64) -> Result<UnwindRule, WalkTableError>;
 
+    /// Distinct rules that may be added before there is no room for any other.
+    fn rules_left(&self) -> usize;
+
+    /// Rules of a table that no table has which is loaded.
+    fn new_rules(&self, rows: &RowTable) -> usize;
+
+    /// Rules that only this table has.
+    fn own_rules(&self, id: TableId) -> usize;
+
     /// Kernel memory that grows with what is loaded, bytes.
     fn bytes(&self) -> u64;
 }
@@ -119,6 +132,10 @@ pub struct PublishCounts {
     pub processes_refused: u64,
     /// Processes that wait now to be offered again.
     pub processes_waiting: u64,
+    /// Processes that are walked now by a part of their mappings, because others need room too.
+    pub processes_cut: u64,
+    /// Times that a process was published later, because it took long the last time.
+    pub publications_put_off: u64,
     /// From the first sample or note that met a process or mapping without tables to their publication.
     pub waits: WaitCounts,
     /// The same where a table of at least half a million rows was waited for.
@@ -134,6 +151,8 @@ pub struct Publisher {
     /// Who waits for a table that is being made.
     waiting: HashMap<FileId, HashSet<Pid>>,
     retries: Retries,
+    pauses: Pauses,
+    pages: Pages,
     waits: Waits,
     generation: u32,
     counts: PublishCounts,
@@ -149,6 +168,8 @@ impl Publisher {
             budget: Budget::new(chunks_in(bytes_max)),
             waiting: HashMap::new(),
             retries: Retries::default(),
+            pauses: Pauses::default(),
+            pages: Pages::default(),
             waits: Waits::default(),
             generation: 0,
             counts: PublishCounts::default(),
@@ -166,6 +187,7 @@ impl Publisher {
             shared: count(self.budget.shared()),
             rows: count(self.budget.rows()),
             processes_waiting: count(self.retries.len()),
+            processes_cut: count(self.pages.cut_processes()),
             waits,
             waits_large,
             ..self.counts
@@ -229,23 +251,31 @@ impl Publisher {
         self.forget_ended(processes, kernel);
         for pid in processes.take_replaced() {
             self.waits.forget(pid);
+            self.pauses.forget(pid);
         }
         while let Some(compiled) = self.compilers.take() {
             self.load(compiled, processes, kernel);
         }
         let now = monotonic_now();
         self.load_parked(now, processes, kernel);
-        for pid in self.retries.due(now) {
+        let due = [self.retries.due(now), self.pauses.due(now), self.pages.relaxed(now)];
+        for pid in due.into_iter().flatten() {
             processes.mark_dirty(pid);
         }
         for pid in processes.take_dirty() {
-            self.publish(pid, processes, kernel);
+            if self.pauses.puts_off(pid, now) {
+                self.counts.publications_put_off += 1;
+            } else {
+                self.publish(pid, processes, kernel);
+            }
         }
     }
 
     fn forget_ended(&mut self, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
         for pid in processes.take_ended() {
             self.retries.forget(pid);
+            self.pauses.forget(pid);
+            self.pages.forget(pid);
             self.waits.forget(pid);
             // A table may never come, and processes begin and end meanwhile.
             for waiting in self.waiting.values_mut() {
@@ -277,6 +307,7 @@ impl Publisher {
     }
 
     fn publish(&mut self, pid: Pid, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
+        let began_ns = thread_cpu_ns();
         let Some(set) = processes.mappings(pid) else {
             self.retries.forget(pid);
             self.waits.forget(pid);
@@ -286,21 +317,32 @@ impl Publisher {
         // removed, gets them back when a sample meets one.
         let fresh = !processes.is_published(pid);
         let Some(process) = processes.key(pid) else { return };
-        let walk = self.walk_mappings(&set, process, fresh);
+        let mut walk = self.walk_mappings(&set, process, fresh);
+        let cut = self.pages.cut(&mut walk);
         let generation = self.next_generation();
         match kernel.set_process(pid, generation, &walk) {
             Ok(left_out) => {
                 self.counts.generations += 1;
-                self.counts.mappings_left_out += count(left_out);
+                self.counts.mappings_left_out += count(left_out.saturating_add(cut));
                 self.retries.forget(pid);
+                self.pages.published(pid, walk.len(), cut);
                 processes.published(pid, generation);
+                let now = monotonic_now();
+                self.pauses.published(pid, thread_cpu_ns().saturating_sub(began_ns), now);
                 if !walk.iter().any(|mapping| mapping.unwind == MappingUnwind::Pending) {
-                    self.waits.end(pid, monotonic_now());
+                    self.waits.end(pid, now);
                 }
             }
             Err(error) => {
+                let now = monotonic_now();
                 self.counts.processes_refused += 1;
-                self.retries.refused(pid, monotonic_now());
+                self.retries.refused(pid, now);
+                if matches!(error, WalkTableError::Full(_)) {
+                    for pid in self.pages.refused(walk.len(), now) {
+                        self.pauses.forget(pid);
+                        processes.mark_dirty(pid);
+                    }
+                }
                 tracing::debug!(%error, pid = pid.0, "process not published");
             }
         }

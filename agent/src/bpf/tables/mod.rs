@@ -141,6 +141,25 @@ impl Tables {
         self.rules.rule(number).ok_or(BpfError::NoTable(id))
     }
 
+    /// Distinct rules that may be added, once those that were given back may be used again.
+    #[must_use]
+    pub fn rules_left(&self) -> usize {
+        RULES_MAX.saturating_sub(self.rules.len())
+    }
+
+    /// Rules of a table that no loaded one has.
+    #[must_use]
+    pub fn new_rules(&self, table: &RowTable) -> usize {
+        table.rules().iter().filter(|rule| !self.rules.has(rule)).count()
+    }
+
+    /// Rules that only this table has.
+    #[must_use]
+    pub fn own_rules(&self, id: TableId) -> usize {
+        let rules = self.tables.get(&id).map_or(&[][..], |table| &table.rules);
+        rules.iter().filter(|number| self.rules.users(**number) == 1).count()
+    }
+
     /// Removes a table; its memory is used again when no layout refers to it any more.
     pub fn remove(&mut self, id: TableId) {
         if let Some(table) = self.tables.get_mut(&id) {
@@ -339,8 +358,13 @@ impl Tables {
     }
 
     fn whole_rule(&mut self, rule: UnwindRule, now: MonotonicNs) -> Result<u16, BpfError> {
+        if let Some(number) = self.rules.kept(&rule) {
+            return Ok(number);
+        }
         check_rule(&rule)?;
-        self.intern_one(rule, now)
+        let number = self.intern_one(rule, now)?;
+        self.rules.keep(rule, number);
+        Ok(number)
     }
 
     fn drop_if_unused(&mut self, id: TableId, now: MonotonicNs) {

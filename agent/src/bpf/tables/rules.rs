@@ -13,6 +13,8 @@ pub(super) struct Rules {
     /// The rule and its users, by number; `None` where a number waits to be used again.
     slots: Vec<Option<(UnwindRule, u32)>>,
     retired: VecDeque<(MonotonicNs, u16)>,
+    /// Rules of whole mappings, a handful: each has one user more, for good, however many mappings go by it.
+    kept: HashMap<UnwindRule, u16>,
 }
 
 /// The number of a rule, and whether the map must be told.
@@ -34,6 +36,26 @@ impl Rules {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.numbers.len()
+    }
+
+    /// True if a table or a mapping has this rule.
+    pub(super) fn has(&self, rule: &UnwindRule) -> bool {
+        self.numbers.contains_key(rule)
+    }
+
+    /// Who uses the rule with this number.
+    pub(super) fn users(&self, number: u16) -> u32 {
+        self.slots.get(usize::from(number)).copied().flatten().map_or(0, |(_, users)| users)
+    }
+
+    /// The number of a rule that is kept for good.
+    pub(super) fn kept(&self, rule: &UnwindRule) -> Option<u16> {
+        self.kept.get(rule).copied()
+    }
+
+    /// The last user of a rule keeps its number for good.
+    pub(super) fn keep(&mut self, rule: UnwindRule, number: u16) {
+        self.kept.insert(rule, number);
     }
 
     /// The rule with this number, if it is in use.
@@ -104,5 +126,26 @@ mod tests {
         assert_eq!(early, Some(Interned { number: 2, new: true }), "number 1 may still be read");
         let late = rules.intern(rule, MonotonicNs(REUSE_DELAY_NS));
         assert_eq!(late, Some(Interned { number: 1, new: true }));
+    }
+
+    #[test]
+    fn a_kept_rule_counts_once_however_many_mappings_go_by_it() {
+        let mut rules = Rules::new();
+        let now = MonotonicNs(0);
+        let rule = UnwindRule { offset: 16, ..UnwindRule::plain(RuleKind::RspOffset) };
+        for _ in 0..3 {
+            if rules.kept(&rule).is_none() {
+                let number = rules.intern(rule, now).unwrap().number;
+                rules.keep(rule, number);
+            }
+        }
+        let number = rules.kept(&rule).unwrap();
+        assert!(rules.has(&rule));
+        assert_eq!(rules.users(number), 1);
+        // A table that has it too comes and goes.
+        rules.intern(rule, now);
+        rules.release(number, now);
+        assert_eq!((rules.users(number), rules.kept(&rule)), (1, Some(number)));
+        assert_eq!(rules.users(77), 0);
     }
 }

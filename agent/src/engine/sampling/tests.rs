@@ -132,6 +132,18 @@ impl WalkTables for FakeKernel {
         Ok(if address < 0x20 { frame } else { UnwindRule::plain(RuleKind::End) })
     }
 
+    fn rules_left(&self) -> usize {
+        usize::MAX
+    }
+
+    fn new_rules(&self, rows: &RowTable) -> usize {
+        rows.rules().len()
+    }
+
+    fn own_rules(&self, _id: TableId) -> usize {
+        0
+    }
+
     fn bytes(&self) -> u64 {
         0
     }

@@ -9,13 +9,13 @@ use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFileError;
 use crate::limits::{
     TABLE_KEEP_NS, TABLE_NO_ROOM_NS, TABLE_PARKED_ATTEMPTS_MAX, TABLE_PARKED_NS,
-    TABLES_PARKED_ROWS_MAX, UNWIND_TABLE_SPARE_DIVISOR,
+    TABLES_PARKED_ROWS_MAX, UNWIND_TABLE_SHARE_DIVISOR, UNWIND_TABLE_SPARE_DIVISOR,
 };
 use crate::normalize::MappedFile;
 use crate::process::compile::{Compiled, RowDigest, Unwound};
 use crate::process::table::ProcessTable;
-use crate::unwind::RowLosses;
-use hashbrown::HashMap;
+use crate::unwind::{RowLosses, RowTable};
+use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
@@ -223,6 +223,21 @@ impl Budget {
         removable.sort_unstable();
         removable.into_iter().map(|(_, _, id)| id).collect()
     }
+
+    /// The tables that are not `removable` and larger than `above`, by some size: the largest first.
+    fn largest(
+        &self,
+        removable: &[TableId],
+        above: usize,
+        size: impl Fn(&LoadedTable, TableId) -> usize,
+    ) -> Vec<TableId> {
+        let removable: HashSet<&TableId> = removable.iter().collect();
+        let in_use = self.loaded.iter().filter(|(id, _)| !removable.contains(id));
+        let sized = in_use.map(|(id, table)| (size(table, *id), *id));
+        let mut found: Vec<(usize, TableId)> = sized.filter(|(size, _)| *size > above).collect();
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.into_iter().map(|(_, id)| id).collect()
+    }
 }
 
 impl Publisher {
@@ -330,6 +345,10 @@ impl Publisher {
         if self.budget.chunks.saturating_add(table.chunks) > self.budget.chunks_max {
             return self.no_room(now);
         }
+        // Once: numbers of rules that were given back are used again only after a delay.
+        if table.attempts == 0 {
+            self.make_room_for_rules(&table.unwound.rows, now, processes, kernel);
+        }
         match kernel.insert(&table.unwound.rows) {
             Ok(id) => {
                 let Parked { unwound, chunks, .. } = table;
@@ -385,20 +404,58 @@ impl Publisher {
         if self.budget.chunks.saturating_add(chunks).saturating_add(spare / 2) <= max {
             return;
         }
-        let mut unmapped_from = Vec::new();
-        for id in self.budget.removable(now) {
+        let removable = self.budget.removable(now);
+        // However much it is used, no table has more than its share while a smaller one finds no room.
+        let share = chunks.max(max / UNWIND_TABLE_SHARE_DIVISOR);
+        let greedy = self.budget.largest(&removable, share, |table, _| table.chunks);
+        let mut removed = Vec::new();
+        for (number, id) in removable.iter().chain(&greedy).enumerate() {
+            let spare = if number < removable.len() { spare } else { 0 };
             if self.budget.chunks.saturating_add(chunks).saturating_add(spare) <= max {
                 break;
             }
-            self.counts.evicted += 1;
-            for file in self.budget.unload(id, kernel) {
-                if let Some(table) = self.budget.files.get_mut(&file) {
-                    table.state = State::Removed;
-                    unmapped_from.push(file);
-                }
+            removed.extend(self.evict(*id, kernel));
+        }
+        tracing::debug!(files = count(removed.len()), "unwind tables removed to make room");
+        processes.mark_dirty_by_file(&removed);
+    }
+
+    /// Removes tables until the rules of another find room: what was not used for long, then, however much it is
+    /// used, what has more rules to itself than that one needs.
+    fn make_room_for_rules(
+        &mut self,
+        rows: &RowTable,
+        now: MonotonicNs,
+        processes: &mut ProcessTable,
+        kernel: &mut dyn WalkTables,
+    ) {
+        let (needed, mut left) = (kernel.new_rules(rows), kernel.rules_left());
+        if needed <= left {
+            return;
+        }
+        let removable = self.budget.removable(now);
+        let greedy = self.budget.largest(&removable, needed, |_, id| kernel.own_rules(id));
+        let mut removed = Vec::new();
+        for id in removable.into_iter().chain(greedy) {
+            let own = kernel.own_rules(id);
+            if needed > left && own > 0 {
+                removed.extend(self.evict(id, kernel));
+                left = left.saturating_add(own);
             }
         }
-        tracing::debug!(files = count(unmapped_from.len()), "unwind tables removed to make room");
-        processes.mark_dirty_by_file(&unmapped_from);
+        tracing::debug!(files = count(removed.len()), "unwind tables removed for their rules");
+        processes.mark_dirty_by_file(&removed);
+    }
+
+    /// Removes one table; the files whose it was.
+    fn evict(&mut self, id: TableId, kernel: &mut dyn WalkTables) -> Vec<FileId> {
+        self.counts.evicted += 1;
+        let files = self.budget.unload(id, kernel);
+        for file in &files {
+            if let Some(table) = self.budget.files.get_mut(file) {
+                table.state = State::Removed;
+            }
+        }
+        files
     }
 }

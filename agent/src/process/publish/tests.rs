@@ -3,17 +3,21 @@
 use super::{Publisher, WalkTableError, WalkTables};
 use crate::address::{AbsAddr, FileId, Generation, Pid, Tid};
 use crate::bpf::{MappingUnwind, ProcessEvent, TableId, WalkMapping};
-use crate::clock::{MonotonicNs, monotonic_now};
+use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::engine::OpenFiles;
-use crate::limits::{PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS, UNWIND_TABLE_BYTES_MAX};
+use crate::limits::{
+    PAGES_SHARE, PUBLISH_PAUSE_NS_MAX, PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS,
+    UNWIND_TABLE_BYTES_MAX,
+};
 use crate::process::compile::Compilers;
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::files::Files;
 use crate::process::looks::Looks;
 use crate::process::table::ProcessTable;
 use crate::unwind::RowTable;
-use agent_ebpf::{ProcessEntry, RuleKind};
-use hashbrown::HashMap;
+use agent_ebpf::limits::{MAPPINGS_PER_PAGE, RULES_MAX};
+use agent_ebpf::{ProcessEntry, RuleKind, UnwindRule};
+use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +29,22 @@ struct FakeTables {
     processes: HashMap<Pid, (Generation, Vec<WalkMapping>)>,
     full: bool,
     processes_full: bool,
+    /// Distinct rules of the tables that are loaded.
+    rules: HashMap<TableId, HashSet<UnwindRule>>,
+    /// Pages of mappings; 0 is as many as are wanted.
+    pages_max: usize,
+    /// CPU time that a publication takes, nanoseconds.
+    work_ns: u64,
+}
+
+impl FakeTables {
+    fn rules_in_use(&self) -> HashSet<UnwindRule> {
+        self.rules.values().flatten().copied().collect()
+    }
+
+    fn pages(mappings: &[WalkMapping]) -> usize {
+        mappings.len().div_ceil(MAPPINGS_PER_PAGE)
+    }
 }
 
 impl WalkTables for FakeTables {
@@ -32,13 +52,18 @@ impl WalkTables for FakeTables {
         if self.full {
             return Err(WalkTableError::Full("chunks".into()));
         }
+        if self.new_rules(rows) > self.rules_left() {
+            return Err(WalkTableError::Full("rules".into()));
+        }
         self.next += 1;
         self.tables.insert(TableId(self.next), rows.len());
+        self.rules.insert(TableId(self.next), rows.rules().iter().copied().collect());
         Ok(TableId(self.next))
     }
 
     fn remove(&mut self, id: TableId) {
         self.tables.remove(&id).expect("only what is loaded is removed");
+        self.rules.remove(&id);
     }
 
     fn set_process(
@@ -50,6 +75,13 @@ impl WalkTables for FakeTables {
         if self.processes_full {
             return Err(WalkTableError::Full("pages".into()));
         }
+        let others = self.processes.iter().filter(|(other, _)| **other != pid);
+        let used: usize = others.map(|(_, (_, mappings))| Self::pages(mappings)).sum();
+        if self.pages_max > 0 && used + Self::pages(mappings) > self.pages_max {
+            return Err(WalkTableError::Full("pages".into()));
+        }
+        let begin = thread_cpu_ns();
+        while thread_cpu_ns() - begin < self.work_ns {}
         for mapping in mappings {
             if let MappingUnwind::Table(id) = mapping.unwind {
                 assert!(self.tables.contains_key(&id), "a table that is loaded");
@@ -73,6 +105,21 @@ impl WalkTables for FakeTables {
 
     fn rule_at(&self, id: TableId, _at: u64) -> Result<agent_ebpf::UnwindRule, WalkTableError> {
         Err(WalkTableError::Refused(format!("{id:?} is not read back here")))
+    }
+
+    fn rules_left(&self) -> usize {
+        RULES_MAX.saturating_sub(self.rules_in_use().len())
+    }
+
+    fn new_rules(&self, rows: &RowTable) -> usize {
+        let used = self.rules_in_use();
+        rows.rules().iter().filter(|rule| !used.contains(*rule)).count()
+    }
+
+    fn own_rules(&self, id: TableId) -> usize {
+        let others = self.rules.iter().filter(|(other, _)| **other != id);
+        let others: HashSet<UnwindRule> = others.flat_map(|(_, rules)| rules).copied().collect();
+        self.rules.get(&id).map_or(0, |rules| rules.difference(&others).count())
     }
 
     fn bytes(&self) -> u64 {
@@ -426,4 +473,90 @@ fn a_file_that_cannot_be_opened_is_not_asked_for_in_a_circle() {
     assert_eq!(scene.publisher.outstanding(), 0);
     assert_eq!(scene.publisher.counts().failed, 1);
     assert_eq!(scene.shown(50), "1000-2000 fp");
+}
+
+/// Four files with as many rules as a file may have take all that there are, and samples meet them all the time.
+#[test]
+fn files_with_many_rules_keep_no_other_from_its_own() {
+    let mut scene = Scene::new();
+    for number in 0..4 {
+        scene.lives(50 + number, &[(0x1000, format!("/bin/4095-rules-{number}").as_str())]);
+        scene.settle();
+    }
+    assert_eq!((scene.publisher.counts().tables, scene.kernel.rules_left()), (4, 4));
+    scene.lives(60, &[(0x1000, "/bin/300-rules-9")]);
+    scene.settle();
+    assert_eq!(scene.shown(60), "1000-2000 t5");
+    let counts = scene.publisher.counts();
+    assert_eq!((counts.tables, counts.evicted, counts.no_room), (4, 1, 0));
+    // The one that made room is sampled again: it does not push out what needs less, nor its like.
+    let evicted = (50..54).find(|&pid| scene.shown(pid) == "1000-2000 pending").unwrap();
+    let file = scene.file(evicted);
+    scene.publisher.wanted(file);
+    scene.settle();
+    let mut now = monotonic_now();
+    for _ in 0..10 {
+        now = now.plus(TABLE_PARKED_NS);
+        scene.publisher.load_parked(now, &mut scene.table, &mut scene.kernel);
+    }
+    scene.refresh();
+    assert_eq!(scene.shown(60), "1000-2000 t5");
+    let counts = scene.publisher.counts();
+    assert_eq!((counts.tables, counts.evicted, counts.no_room), (4, 1, 1));
+}
+
+#[test]
+fn a_table_in_use_has_no_more_than_its_share_while_a_smaller_one_finds_no_room() {
+    let mut scene = Scene::new();
+    scene.publisher.budget.chunks_max = 3;
+    scene.lives(50, &[(0x1000, "/bin/9000-rows")]);
+    scene.settle();
+    assert_eq!(scene.shown(50), "1000-2000 t1");
+    scene.lives(51, &[(0x1000, "/bin/b")]);
+    scene.settle();
+    assert_eq!(
+        (scene.shown(50), scene.shown(51)),
+        ("1000-2000 pending".into(), "1000-2000 t2".into())
+    );
+}
+
+/// Two processes with as many mappings as one may have take all pages.
+#[test]
+fn a_process_has_no_more_than_its_share_of_pages_while_others_need_them() {
+    let mut scene = Scene::new();
+    (scene.kernel.pages_max, scene.publisher.pages.pages_max) = (256, 256);
+    let many: Vec<(u64, &str)> = (1..=8192).map(|number| (number * 0x2000, "")).collect();
+    for pid in [50, 51] {
+        scene.lives(pid, &many);
+        scene.refresh();
+        assert_eq!(scene.kernel.processes[&Pid(pid)].1.len(), 8192);
+    }
+    scene.lives(60, &[(0x1000, "/bin/a")]);
+    scene.settle();
+    std::thread::sleep(Duration::from_nanos(2 * PUBLISH_RETRY_NS_MIN));
+    scene.settle();
+    assert_eq!(scene.shown(60), "1000-2000 t1");
+    let share = PAGES_SHARE * MAPPINGS_PER_PAGE;
+    assert!([50, 51].iter().all(|pid| scene.kernel.processes[&Pid(*pid)].1.len() == share));
+    let counts = scene.publisher.counts();
+    assert_eq!(counts.processes_cut, 2);
+    assert_eq!(counts.mappings_left_out, 2 * (8192 - share as u64));
+}
+
+#[test]
+fn a_process_that_takes_long_to_publish_rests() {
+    let mut scene = Scene::new();
+    scene.kernel.work_ns = 4_000_000;
+    scene.lives(50, &[(0x1000, "")]);
+    scene.settle();
+    let first = scene.kernel.processes[&Pid(50)].0;
+    for _ in 0..10 {
+        scene.table.mark_dirty(Pid(50));
+        scene.refresh();
+    }
+    assert_eq!(scene.kernel.processes[&Pid(50)].0, first);
+    assert_eq!(scene.publisher.counts().publications_put_off, 10);
+    std::thread::sleep(Duration::from_nanos(2 * PUBLISH_PAUSE_NS_MAX));
+    scene.refresh();
+    assert!(scene.kernel.processes[&Pid(50)].0 > first, "what changed meanwhile comes by itself");
 }
