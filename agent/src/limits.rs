@@ -163,6 +163,28 @@ pub const TABLE_CODE_NS_PER_BYTE: u64 = 3;
 /// Such threads with those that wait for a file system that does not answer; as many files, and no more, can
 /// be compiled at once.
 pub const TABLE_WORKERS_MAX: usize = 8;
+/// Of these threads, how many may be at files of others than root: one is left for root's.
+pub const TABLE_WORKERS_USERS: usize = TABLE_WORKERS - 1;
+/// Time after which a file that found them all busy is looked at again, nanoseconds.
+pub const TABLE_USERS_WAIT_NS: u64 = 5_000_000;
+/// Nice value of a thread while it compiles such a file: that of programs.
+pub const USER_FILES_NICE: i32 = 0;
+/// CPU time that tables of files of one user may take at once, nanoseconds: 60 million rows; and how much of it comes back,
+/// in percent of one CPU.
+pub const COMPILE_USER_NS_MAX: i64 = 20_000_000_000;
+/// See [`COMPILE_USER_NS_MAX`].
+pub const COMPILE_USER_PERCENT: i64 = 10;
+/// The same of all users but root, together.
+pub const COMPILE_USERS_NS_MAX: i64 = 2 * COMPILE_USER_NS_MAX;
+/// See [`COMPILE_USERS_NS_MAX`].
+pub const COMPILE_USERS_PERCENT: i64 = 20;
+/// The same of root, to whom most files of containers belong too: a machine that builds programs all day may need a table of
+/// 0.3 s each second.
+pub const COMPILE_ROOT_NS_MAX: i64 = 60_000_000_000;
+/// See [`COMPILE_ROOT_NS_MAX`].
+pub const COMPILE_ROOT_PERCENT: i64 = 50;
+/// Owners whose spending is known; further ones share what one may spend.
+pub const COMPILE_OWNERS_MAX: usize = 1024;
 /// Time at one file after which a thread counts as stuck and is replaced, nanoseconds: 1.04 million rows take
 /// 640 ms on a busy machine. A mistake costs one thread until the file is done.
 pub const TABLE_STUCK_NS: u64 = 10_000_000_000;
@@ -411,6 +433,14 @@ pub const UNWIND_WORK_BYTES_MAX: u64 = 256 << 20;
 /// Rows of one file, 75 MB in the kernel and 38 on the way there: a third more than nine million. The
 /// largest file seen has 1.24 million.
 pub const UNWIND_ROWS_PER_FILE_MAX: usize = 12 << 20;
+/// CPU time that the rows of one file may take, nanoseconds: 12 Mi rows take 4 s. The rest of the file has none then.
+pub const UNWIND_CPU_NS_MAX: u64 = 8_000_000_000;
+/// Functions, and instructions looked at where there is nothing else, between two looks at that clock: a system call,
+/// against some microseconds for a function and 50 ns for an instruction.
+pub const UNWIND_DEADLINE_FUNCTIONS: u64 = 64;
+/// See [`UNWIND_DEADLINE_FUNCTIONS`].
+pub const UNWIND_DEADLINE_INSTRUCTIONS: u64 = 4096;
+const _: () = assert!(UNWIND_CPU_NS_MAX < TABLE_STUCK_NS);
 /// Distinct rules of one file: five times the 785 of the largest, and a quarter of what all files share,
 /// so that one hostile file does not take them all.
 pub const UNWIND_RULES_PER_FILE_MAX: usize = 4096;

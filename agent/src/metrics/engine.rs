@@ -49,7 +49,7 @@ const NOW: [Figure; 18] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 55] = [
+const SINCE_START: [Figure; 57] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -97,6 +97,12 @@ const SINCE_START: [Figure; 55] = [
     }),
     ("table_rules_refused", "Unwind rows of files with too many distinct rules", |counts| {
         counts.tables.rules_refused
+    }),
+    ("tables_out_of_time", "Unwind tables cut short by the CPU time of one file", |counts| {
+        counts.tables.out_of_time
+    }),
+    ("tables_put_off", "Files whose owner had used up the CPU time for unwind tables", |counts| {
+        counts.tables.compiles.put_off
     }),
     ("tables_without_room", "Unwind tables that did not fit", |counts| counts.tables.no_room),
     ("tables_evicted", "Unwind tables removed to make room", |counts| counts.tables.evicted),

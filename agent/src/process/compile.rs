@@ -1,21 +1,27 @@
 //! Threads that compile unwind tables, so that the ring buffer is drained meanwhile. What a sample waits for
 //! comes first, and small files go before large ones, which never hold all threads.
-//! A thread that a dead mount holds for good is replaced, and nobody ever waits for it.
+//! A thread that a dead mount holds for good is replaced, and nobody ever waits for it. What belongs to another than
+//! root gets no more than its share of CPU time and of the threads.
+
+mod spending;
 
 use super::table_cache::TableCache;
 use crate::address::FileId;
-use crate::clock::{MonotonicNs, monotonic_now};
+use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::elf::{ForeignFileError, ForeignFiles, UnwindDigest};
 use crate::engine::OpenFiles;
 use crate::limits::{
-    FILES_MAX, TABLE_CODE_NS_PER_BYTE, TABLE_LARGE_CODE_BYTES, TABLE_STUCK_NS, TABLE_WORKERS,
-    TABLE_WORKERS_LARGE, TABLE_WORKERS_MAX, TABLES_READY_MAX,
+    FILES_MAX, TABLE_CODE_NS_PER_BYTE, TABLE_LARGE_CODE_BYTES, TABLE_STUCK_NS, TABLE_USERS_WAIT_NS,
+    TABLE_WORKERS, TABLE_WORKERS_LARGE, TABLE_WORKERS_MAX, TABLE_WORKERS_USERS, TABLES_READY_MAX,
+    USER_FILES_NICE,
 };
 use crate::normalize::MappedFile;
 use crate::unwind::{RowLosses, RowTable};
 use agent_ebpf::UnwindRule;
 use hashbrown::HashMap;
 use sha2::{Digest as _, Sha256};
+use spending::{Owner, Spending};
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -89,6 +95,8 @@ pub struct CompileCounts {
     pub stuck: u64,
     /// Files at which a thread was longer than any file takes.
     pub late: u64,
+    /// Files put off because their owner had used up the CPU time for unwind tables.
+    pub put_off: u64,
 }
 
 /// A file that is asked for.
@@ -121,6 +129,9 @@ struct Queue {
     /// Files, each with the time at which it would be ready if a thread had begun at once: by that time they
     /// have their turns, so that small ones go first and large ones go too.
     files: Vec<(MonotonicNs, Asked)>,
+    /// Files whose owner has no CPU time left, or threads enough, and when they are looked at again.
+    put_off: Vec<(MonotonicNs, Asked)>,
+    spending: Spending,
     closed: bool,
     /// Threads, with those that are stuck.
     threads: usize,
@@ -136,6 +147,8 @@ struct At {
     large: bool,
     since: MonotonicNs,
     stuck: bool,
+    /// Known once the file is open.
+    owner: Option<Owner>,
 }
 
 #[derive(Debug, Default)]
@@ -154,6 +167,32 @@ impl Queue {
     /// Threads that are not stuck.
     fn able(&self) -> usize {
         self.threads.saturating_sub(usize::try_from(self.counts.stuck).unwrap_or(usize::MAX))
+    }
+
+    /// Lets those back in that were put off until now. When the next one comes.
+    fn recall(&mut self, now: MonotonicNs) -> Option<MonotonicNs> {
+        let Self { files, put_off, .. } = self;
+        files.extend(put_off.extract_if(.., |(until, _)| *until <= now));
+        put_off.iter().map(|(until, _)| *until).min()
+    }
+
+    /// True if the file that a thread has opened is to wait, for its owner's sake.
+    fn puts_off(&mut self, thread: usize, asked: Asked, owner: Owner, now: MonotonicNs) -> bool {
+        let is_user = |at: &&At| !at.stuck && at.owner.is_some_and(|owner| owner != Owner::Root);
+        let many = self.at.values().filter(is_user).count() >= TABLE_WORKERS_USERS;
+        let until = match self.spending.wait_until(owner, now) {
+            Some(until) => {
+                self.counts.put_off += 1;
+                Some(until)
+            }
+            None => (many && owner != Owner::Root).then(|| now.plus(TABLE_USERS_WAIT_NS)),
+        };
+        if let Some(until) = until {
+            self.put_off.push((until, asked));
+        } else if let Some(at) = self.at.get_mut(&thread) {
+            at.owner = Some(owner);
+        }
+        until.is_some()
     }
 
     /// Takes out the file whose turn it is. A large one waits while others of its kind have their share.
@@ -239,17 +278,20 @@ impl Compilers {
 
     /// A sample waits for these, as far as they are asked for.
     pub fn hurry(&self, files: &[FileId]) {
-        for (_, asked) in &mut self.work.shared.queue().files {
+        let mut queue = self.work.shared.queue();
+        let Queue { files: waiting, put_off, .. } = &mut *queue;
+        for (_, asked) in waiting.iter_mut().chain(put_off) {
             asked.urgent |= files.contains(&asked.file);
         }
     }
 
-    /// Tables asked for, not taken yet, and not known to be stuck: whoever waits for these waits a moment.
+    /// Tables asked for, not taken yet, and not known to be stuck or put off: whoever waits for these waits a moment.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         let queue = self.work.shared.queue();
         let stuck = queue.threads - queue.able();
-        if queue.able() == 0 { 0 } else { self.outstanding.saturating_sub(stuck) }
+        let late = stuck + queue.put_off.len();
+        if queue.able() == 0 { 0 } else { self.outstanding.saturating_sub(late) }
     }
 
     /// What happened so far.
@@ -341,11 +383,15 @@ struct Work {
 
 impl Work {
     fn run(self) {
-        while let Some(file) = self.next() {
+        let priority = Priority::of_this_thread();
+        while let Some(asked) = self.next() {
+            let Asked { file, .. } = asked;
+            let began_ns = thread_cpu_ns();
             // A defect of a parser costs the file, never the worker.
-            let compile = AssertUnwindSafe(|| self.compile(file));
+            let compile = AssertUnwindSafe(|| self.compile(asked, &priority));
             let made = std::panic::catch_unwind(compile).unwrap_or_else(|_panic| Err(panicked()));
-            self.done();
+            self.done(thread_cpu_ns().saturating_sub(began_ns));
+            let Some(made) = made.transpose() else { continue };
             let (unwound, to_keep) = match made {
                 Ok(Made { unwound, digest }) => {
                     let unwound = Arc::new(unwound);
@@ -362,9 +408,16 @@ impl Work {
         }
     }
 
-    fn compile(&self, file: FileId) -> Result<Made, ForeignFileError> {
+    /// `None` if it is put off.
+    fn compile(&self, asked: Asked, priority: &Priority) -> Result<Option<Made>, ForeignFileError> {
         let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
-        self.unwind(&*self.files.open(file).ok_or_else(gone)?)
+        let file = self.files.open(asked.file).ok_or_else(gone)?;
+        let owner = Owner::of(&file);
+        if self.shared.queue().puts_off(self.number, asked, owner, monotonic_now()) {
+            return Ok(None);
+        }
+        priority.set_for(owner);
+        self.unwind(&file).map(Some)
     }
 
     /// From the cache, else compiled.
@@ -385,35 +438,74 @@ impl Work {
     }
 
     /// The file to compile next. `None` if there are more threads than needed, or none is wanted any more.
-    fn next(&self) -> Option<FileId> {
+    fn next(&self) -> Option<Asked> {
         let mut queue = self.shared.queue();
         loop {
+            let now = monotonic_now();
+            let recalled = queue.recall(now);
             let asked = if queue.closed { None } else { queue.pop() };
             if let Some(asked) = asked {
-                let Asked { file, .. } = asked;
-                let large = asked.is_large();
-                let at = At { file, large, since: monotonic_now(), stuck: false };
+                let (file, large) = (asked.file, asked.is_large());
+                let at = At { file, large, since: now, stuck: false, owner: None };
                 queue.at.insert(self.number, at);
-                return Some(file);
+                return Some(asked);
             }
             if queue.closed || queue.able() > TABLE_WORKERS {
                 queue.threads -= 1;
                 return None;
             }
-            queue = self.shared.wake.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            let wake = &self.shared.wake;
+            queue = match recalled {
+                None => wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(at) => {
+                    let wait = Duration::from_nanos(at.since(now));
+                    wake.wait_timeout(queue, wait).unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
         }
     }
 
-    /// The file is compiled: a thread that waits to hand it over is not stuck.
-    fn done(&self) {
+    /// The file is compiled, which took so much CPU time: a thread that waits to hand it over is not stuck.
+    fn done(&self, taken_ns: u64) {
         let mut queue = self.shared.queue();
         let at = queue.at.remove(&self.number);
+        if let Some(owner) = at.as_ref().and_then(|at| at.owner) {
+            queue.spending.spent(owner, taken_ns, monotonic_now());
+        }
         if at.as_ref().is_some_and(|at| at.stuck) {
             queue.counts.stuck = queue.counts.stuck.saturating_sub(1);
         }
         if at.is_some_and(|at| at.large) {
             // Another large one may have waited for this one's end.
             self.shared.wake.notify_one();
+        }
+    }
+}
+
+/// The priority of a thread.
+#[derive(Debug)]
+struct Priority {
+    /// Its own, for files of root.
+    own: i32,
+    now: Cell<i32>,
+}
+
+impl Priority {
+    fn of_this_thread() -> Self {
+        let own = rustix::process::getpriority_process(None).unwrap_or(0);
+        Self { own, now: Cell::new(own) }
+    }
+
+    /// What belongs to others does not go before the programs of others.
+    fn set_for(&self, owner: Owner) {
+        let nice = if owner == Owner::Root { self.own } else { self.own.max(USER_FILES_NICE) };
+        if nice == self.now.get() {
+            return;
+        }
+        // Linux keeps it for each thread, against POSIX (setpriority(2), "C library/kernel differences").
+        match rustix::process::setpriority_process(None, nice) {
+            Ok(()) => self.now.set(nice),
+            Err(error) => tracing::debug!(%error, nice, "priority of a thread not changed"),
         }
     }
 }

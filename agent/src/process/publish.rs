@@ -118,6 +118,8 @@ pub struct PublishCounts {
     pub functions_left_out: u64,
     /// Rows without their rule, because a file has more distinct ones than it may.
     pub rules_refused: u64,
+    /// Files whose table took more CPU time than one may, and is not whole.
+    pub out_of_time: u64,
     /// Times that a table did not fit, although everything that was not in use was removed.
     pub no_room: u64,
     /// Tables removed to make room.

@@ -3,11 +3,12 @@
 
 use super::RowLosses;
 use super::code::{CodeRows, CodeStretch};
+use super::deadline::Deadline;
 use super::table::{PackedRows, RowTable};
 use crate::elf::ExecutableSegment;
 use crate::limits::{
-    GO_PADDING_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_ROWS_PER_FILE_MAX,
-    UNWIND_RULES_PER_FILE_MAX,
+    GO_PADDING_BYTES_MAX, UNWIND_CPU_NS_MAX, UNWIND_DEADLINE_FUNCTIONS, UNWIND_PADDING_BYTES_MAX,
+    UNWIND_ROWS_PER_FILE_MAX, UNWIND_RULES_PER_FILE_MAX,
 };
 use agent_ebpf::{RuleKind, UnwindRule};
 use hashbrown::HashMap;
@@ -50,6 +51,9 @@ pub(super) struct Builder<'a> {
     /// First address that no function so far has.
     covered: u32,
     before: Origin,
+    deadline: Deadline,
+    /// Functions so far.
+    functions: u64,
     pub(super) losses: RowLosses,
 }
 
@@ -72,6 +76,8 @@ impl<'a> Builder<'a> {
             rows: Vec::new(),
             covered: 0,
             before: Origin::Known,
+            deadline: Deadline::after(UNWIND_CPU_NS_MAX),
+            functions: 0,
             losses: RowLosses::default(),
         }
     }
@@ -137,12 +143,31 @@ impl<'a> Builder<'a> {
         origin: Origin,
     ) -> Option<FunctionRows<'_, 'a>> {
         let (start, end) = self.place(&range)?;
+        if self.is_late() {
+            self.losses.left_out += 1;
+            return None;
+        }
         self.fill_until(range.start);
         if end <= self.covered {
             return None;
         }
         self.rows.clear();
         Some(FunctionRows { builder: self, start, end, origin })
+    }
+
+    /// True if the time for one file is used up; asked for each function.
+    fn is_late(&mut self) -> bool {
+        if self.functions.is_multiple_of(UNWIND_DEADLINE_FUNCTIONS) && self.deadline.is_over() {
+            self.losses.out_of_time = 1;
+        }
+        self.functions += 1;
+        self.losses.out_of_time > 0
+    }
+
+    /// As if it had begun long ago.
+    #[cfg(test)]
+    pub(super) fn out_of_time(&mut self) {
+        self.deadline = Deadline::after(0);
     }
 
     /// Adds what is known otherwise of the code before `address`, behind all functions so far.
@@ -210,7 +235,10 @@ impl<'a> Builder<'a> {
     /// Ends the table.
     pub(super) fn finish(mut self) -> RowTable {
         self.fill_until(u64::MAX);
-        self.losses.left_out += self.code.as_ref().map_or(0, |code| code.left_out);
+        if let Some(code) = &self.code {
+            self.losses.left_out += code.left_out;
+            self.losses.out_of_time |= u64::from(code.is_late);
+        }
         let from_code = self.code.as_ref().is_some_and(|code| code.found);
         if self.covered > 0 {
             self.table.push(self.covered, NO_INFO);

@@ -68,6 +68,10 @@ fn merge(
     let base = builder.base();
     let mut go = go.map(|go| GoRows::new(go, &mut builder));
     for number in 0..entries.len() {
+        if builder.losses.out_of_time > 0 {
+            builder.losses.left_out += (entries.len() - number) as u64;
+            break;
+        }
         let Some(start) = entries.start(number) else { break };
         let start = base.saturating_add(u64::from(start));
         if let Some(go) = &mut go {

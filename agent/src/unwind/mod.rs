@@ -6,6 +6,7 @@ mod callee;
 mod cfi;
 mod code;
 mod compile;
+mod deadline;
 mod entries;
 mod go;
 mod known;
@@ -29,6 +30,8 @@ pub struct RowLosses {
     pub left_out: u64,
     /// Rows that say `Unsupported` because the file has more distinct rules than it may.
     pub rules_refused: u64,
+    /// 1 if the CPU time of one file was used up, and what came then is not in it.
+    pub out_of_time: u64,
 }
 
 #[cfg(test)]

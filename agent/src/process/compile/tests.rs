@@ -1,6 +1,7 @@
 //! Files that do not answer, as on a dead mount.
 
 use super::*;
+use crate::limits::COMPILE_USER_NS_MAX;
 use crate::process::fake::FakeFiles;
 use std::io::Write as _;
 use std::time::Instant;
@@ -58,7 +59,13 @@ fn what_a_sample_waits_for_comes_first_then_small_before_large() {
     }
     let mut order = Vec::new();
     while let Some(next) = queue.pop() {
-        let at = At { file: next.file, large: next.is_large(), since: due(0), stuck: false };
+        let at = At {
+            file: next.file,
+            large: next.is_large(),
+            since: due(0),
+            stuck: false,
+            owner: None,
+        };
         queue.at.insert(order.len(), at);
         order.push(next.file.0);
     }
@@ -141,4 +148,91 @@ fn nobody_waits_at_the_end() {
         assert!(begin.elapsed() < Duration::from_secs(20), "all threads end");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Says at which priority each file was compiled.
+#[derive(Debug, Default)]
+struct Priorities(Mutex<HashMap<u32, i32>>);
+
+/// Files from 1000 on belong to the user of that number.
+#[derive(Debug, Default)]
+struct Owned;
+
+impl OpenFiles for Owned {
+    fn open(&self, id: FileId) -> Option<Arc<OwnedFd>> {
+        let memory = rustix::fs::memfd_create("fake", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = std::fs::File::from(memory);
+        write!(file, "{}", id.0).unwrap();
+        let owner = (id.0 >= 1000).then(|| rustix::fs::Uid::from_raw(id.0));
+        rustix::fs::fchown(&file, owner, None).unwrap();
+        Some(Arc::new(file.into()))
+    }
+}
+
+impl ForeignFiles for Priorities {
+    fn inspect(&self, file: &OwnedFd) -> Result<crate::elf::FileFacts, ForeignFileError> {
+        FakeFiles.inspect(file)
+    }
+
+    fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        let nice = rustix::process::getpriority_process(None).unwrap();
+        let id = crate::process::fake::fake_path(file).parse().unwrap();
+        self.0.lock().unwrap().insert(id, nice);
+        FakeFiles.unwind_rows(file)
+    }
+
+    fn names_with(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        debug_file: Option<&OwnedFd>,
+        addresses: &[crate::address::ElfAddr],
+    ) -> Vec<crate::elf::Names> {
+        FakeFiles.names_with(id, file, debug_file, addresses)
+    }
+}
+
+#[test]
+fn files_of_users_do_not_go_before_programs_and_wait_when_their_time_is_spent() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give files away");
+        return;
+    }
+    let parse = Arc::new(Priorities::default());
+    // The threads inherit the priority of who starts them, in a thread of its own here.
+    let start = {
+        let parse: Arc<dyn ForeignFiles> = Arc::clone(&parse) as _;
+        let files: Arc<dyn OpenFiles> = Arc::new(Owned);
+        move || {
+            rustix::process::setpriority_process(None, -3).unwrap();
+            Compilers::start(&parse, &files, None).unwrap()
+        }
+    };
+    let mut compilers = std::thread::spawn(start).join().unwrap();
+    for round in 0..20 {
+        for file in [round, 1000 + round] {
+            assert!(compilers.ask(small(file)));
+            until(&mut compilers, "each comes", |_, taken| taken.contains(&file));
+        }
+    }
+    let nice_of = |file| parse.0.lock().unwrap().get(&file).copied();
+    assert!((0..20).all(|n| nice_of(n) == Some(-3) && nice_of(1000 + n) == Some(0)));
+    // One has spent all that he had: his wait, others' and root's come.
+    let all = COMPILE_USER_NS_MAX.unsigned_abs() / 2 * 3;
+    let owner = Owner::User(1000);
+    compilers.work.shared.queue().spending.spent(owner, all, monotonic_now());
+    for file in [1000, 0, 1001] {
+        compilers.ask(small(file));
+    }
+    until(&mut compilers, "the others come", |compilers, taken| {
+        taken.len() == 2 && compilers.counts().put_off == 1
+    });
+    assert!(compilers.wait(Duration::from_millis(20)).is_none());
+    assert_eq!(compilers.outstanding(), 0, "nobody waits for it meanwhile");
+    // His time comes back.
+    let shared = Arc::clone(&compilers.work.shared);
+    shared.queue().spending = Spending::default();
+    shared.queue().put_off.iter_mut().for_each(|put_off| put_off.0 = MonotonicNs(0));
+    shared.wake.notify_all();
+    until(&mut compilers, "it comes", |_, taken| taken == [1000]);
 }

@@ -250,10 +250,11 @@ impl Publisher {
     ) {
         let Compiled { file, unwound } = compiled;
         if let Ok(unwound) = &unwound {
-            let RowLosses { damaged, left_out, rules_refused } = unwound.rows.losses();
+            let RowLosses { damaged, left_out, rules_refused, out_of_time } = unwound.rows.losses();
             self.counts.entries_damaged += damaged;
             self.counts.functions_left_out += left_out;
             self.counts.rules_refused += rules_refused;
+            self.counts.out_of_time += out_of_time;
         }
         let state = match unwound {
             Ok(unwound) if unwound.rows.is_empty() => State::Failed,

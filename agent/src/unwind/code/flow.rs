@@ -5,7 +5,8 @@
 use super::nodes::{Node, Nodes};
 use super::places::Places;
 use super::state::{State, Value};
-use crate::limits::UNWIND_CODE_CUTS_MAX;
+use crate::limits::{UNWIND_CODE_CUTS_MAX, UNWIND_DEADLINE_INSTRUCTIONS};
+use crate::unwind::deadline::Deadline;
 use hashbrown::HashSet;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind,
@@ -26,6 +27,9 @@ pub(super) struct Region<'c> {
     pub(super) instructions_left: u64,
     /// Of the function that is followed.
     pub(super) nodes: Nodes,
+    pub(super) deadline: Option<Deadline>,
+    /// It is over: no instruction is left then.
+    pub(super) is_late: bool,
 }
 
 /// What was found of one function.
@@ -80,6 +84,8 @@ impl<'c> Region<'c> {
             endless: HashSet::new(),
             instructions_left,
             nodes: Nodes::new(&range),
+            deadline: None,
+            is_late: false,
             range,
         }
     }
@@ -87,6 +93,11 @@ impl<'c> Region<'c> {
     /// The instruction at an address; none if it is no valid one, or not whole in the region.
     pub(super) fn decode(&mut self, at: u64) -> Option<Instruction> {
         let into = usize::try_from(at.checked_sub(self.range.start)?).ok()?;
+        if self.instructions_left.is_multiple_of(UNWIND_DEADLINE_INSTRUCTIONS)
+            && self.deadline.is_some_and(Deadline::is_over)
+        {
+            (self.instructions_left, self.is_late) = (0, true);
+        }
         self.instructions_left = self.instructions_left.checked_sub(1)?;
         self.decoder.set_position(into).ok()?;
         self.decoder.set_ip(at);

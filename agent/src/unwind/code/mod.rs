@@ -10,12 +10,13 @@ mod state;
 use self::flow::{Function, Refusal, Region};
 use self::state::State;
 use super::builder::KnownCode;
+use super::deadline::Deadline;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{u16_at, u64_at};
 use crate::limits::{
     UNWIND_CODE_BYTES_MAX, UNWIND_CODE_ENTRIES_MAX, UNWIND_CODE_INSTRUCTIONS_MAX,
     UNWIND_CODE_LARGE_BYTES, UNWIND_CODE_SECTIONS_MAX, UNWIND_CODE_SWITCHES_MAX,
-    UNWIND_CODE_SYMBOL_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_PIECE_BYTES,
+    UNWIND_CODE_SYMBOL_BYTES_MAX, UNWIND_CPU_NS_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_PIECE_BYTES,
 };
 use agent_ebpf::UnwindRule;
 use hashbrown::{HashMap, HashSet};
@@ -48,6 +49,9 @@ pub(super) struct CodeRows<'a> {
     instructions_left: u64,
     /// Stretches of code that a limit left out.
     pub(super) left_out: u64,
+    pub(super) deadline: Deadline,
+    /// The time was used up.
+    pub(super) is_late: bool,
 }
 
 /// A stretch of code, and the rows in it.
@@ -80,6 +84,8 @@ impl<'a> CodeRows<'a> {
             bytes_left: UNWIND_CODE_BYTES_MAX,
             instructions_left: UNWIND_CODE_INSTRUCTIONS_MAX,
             left_out: 0,
+            deadline: Deadline::after(UNWIND_CPU_NS_MAX),
+            is_late: false,
         }
     }
 
@@ -108,6 +114,7 @@ impl<'a> CodeRows<'a> {
         let bytes = self.elf.read_address("code", range.start, size, UNWIND_CODE_BYTES_MAX).ok()?;
         self.bytes_left -= size;
         let mut region = Region::new(range.start, &bytes, self.instructions_left);
+        region.deadline = Some(self.deadline);
         if size >= UNWIND_CODE_LARGE_BYTES || self.few_symbols {
             let symbols = self.symbols.get_or_insert_with(|| function_symbols(self.elf));
             let first = symbols.partition_point(|&symbol| symbol < range.start);
@@ -121,6 +128,7 @@ impl<'a> CodeRows<'a> {
         search.run();
         self.left_out += u64::from(search.limited);
         self.instructions_left = region.instructions_left;
+        self.is_late |= region.is_late;
         for known in known {
             canvas.overwrite(known);
         }

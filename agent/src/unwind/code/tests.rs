@@ -4,6 +4,7 @@
 use super::flow::Region;
 use super::places::Places;
 use super::{Canvas, Search};
+use crate::unwind::deadline::Deadline;
 use agent_ebpf::{RuleKind, UnwindRule};
 
 const START: u64 = 0x1000;
@@ -253,4 +254,18 @@ fn places_are_those_inside_of_the_region() {
     assert_eq!(places.iter().collect::<Vec<_>>(), inside);
     assert!(inside.into_iter().all(|at| places.contains(at)));
     assert!([START + 1, START + 130, 0].into_iter().all(|at| !places.contains(at)));
+}
+
+#[test]
+fn code_is_followed_no_longer_than_the_file_has_time() {
+    let code = [0x53, 0x5b, 0xc3]; // push %rbx; pop %rbx; ret
+    let mut region = Region::new(START, &code, 1 << 20);
+    region.deadline = Some(Deadline::after(0));
+    region.entries.insert(START);
+    let mut canvas = Canvas::new(&region.range);
+    let mut search = Search::new(&mut region, &mut canvas);
+    search.run();
+    assert!(search.limited);
+    assert_eq!((region.instructions_left, region.is_late), (0, true));
+    assert!(canvas.rows().iter().all(|row| row.1.is_none()));
 }
