@@ -11,10 +11,6 @@ pub struct Counters {
     pub runs: u64,
     /// Runs that met the idle task: counted, not sent.
     pub idle: u64,
-    /// Ticks without a run, because they came due while the CPU slept.
-    pub asleep: u64,
-    /// Ticks that had come due at the last run.
-    pub due: u64,
     /// Samples put into the ring buffer.
     pub shipped: u64,
     /// Samples lost because the ring buffer was full.

@@ -7,5 +7,4 @@ mod registers;
 mod roots;
 mod sampler;
 mod stacks;
-mod ticks;
 mod walker;

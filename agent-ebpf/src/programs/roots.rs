@@ -233,6 +233,5 @@ fn append(scratch: *mut Scratch, thread: *const Thread) {
 /// True if the frame's return address lies on the stack.
 #[inline(always)]
 fn still_there(frame: RootFrame) -> bool {
-    let mut word = [0u64];
-    frame.sp >= 8 && UserMemory.read(frame.sp.wrapping_sub(8), &mut word) && word[0] == frame.ip
+    frame.sp >= 8 && UserMemory.read(frame.sp.wrapping_sub(8)) == Some([frame.ip])
 }

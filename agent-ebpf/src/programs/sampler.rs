@@ -10,7 +10,7 @@ use super::maps::{
     WAKE_BYTES,
 };
 use super::registers;
-use super::{notes, roots, stacks, ticks, walker};
+use super::{notes, roots, stacks, walker};
 use agent_ebpf::counters::OUTCOME_SLOTS;
 use agent_ebpf::limits::{
     FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, SCOUT_FRAMES_MAX,
@@ -128,9 +128,7 @@ fn begin(ctx: &PerfEventContext) -> Option<(*mut Scratch, bool)> {
     unsafe { (*scratch).state.start_ns = start_ns };
 
     let ids = bpf_get_current_pid_tgid();
-    let idle = low32(ids) == 0;
-    ticks::count(ctx.ctx.cast(), counters, idle);
-    if idle {
+    if low32(ids) == 0 {
         // SAFETY: as above.
         unsafe { (*counters).idle += 1 };
         count_time(counters, start_ns);

@@ -13,6 +13,7 @@ use agent_ebpf::walk::{Memory, Rules, Step, Walk};
 use agent_ebpf::{Chunk, FRAME_EXACT, MappingPage, Outcome, ProcessEntry, UnwindRule};
 use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_probe_read_user};
 use core::ffi::c_void;
+use core::mem::MaybeUninit;
 
 /// What is known of the current walk, in the scratch map.
 #[repr(C)]
@@ -45,8 +46,10 @@ pub(super) struct UserMemory;
 
 impl Memory for UserMemory {
     #[inline(always)]
-    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool {
-        // SAFETY: the helper checks the address and writes exactly the size of `words`.
+    fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        // Not initialised: LLVM would do that with a loop over bytes, in every frame.
+        let mut words = MaybeUninit::<[u64; N]>::uninit();
+        // SAFETY: the helper checks the address and writes exactly the size of `words`, zeros if it fails.
         let result = unsafe {
             bpf_probe_read_user(
                 words.as_mut_ptr().cast(),
@@ -54,7 +57,8 @@ impl Memory for UserMemory {
                 address as *const c_void,
             )
         };
-        result == 0
+        // SAFETY: the helper wrote them.
+        (result == 0).then(|| unsafe { words.assume_init() })
     }
 
     #[inline(always)]
@@ -68,8 +72,8 @@ impl Memory for UserMemory {
 
     #[inline(always)]
     fn code_before(&self, address: u64) -> Option<u64> {
-        let mut code = [0u64];
-        Some(if self.read(address.wrapping_sub(8), &mut code) { code[0] } else { 0 })
+        let [code] = self.read(address.wrapping_sub(8)).unwrap_or([0]);
+        Some(code)
     }
 }
 
@@ -81,8 +85,19 @@ pub(super) struct RecentRule {
     pc: u64,
     generation: u32,
     rule: UnwindRule,
-    /// Two of them are one cache line.
     unused: u64,
+}
+
+/// Rules that share a place, the one that was used last first: a cache line.
+type RecentPair = [RecentRule; 2];
+/// Places for them.
+const RECENT_PAIRS: usize = RECENT_RULES / 2;
+
+impl RecentRule {
+    #[inline(always)]
+    fn is_of(&self, pc: u64, generation: u32) -> bool {
+        self.pc == pc && self.generation == generation
+    }
 }
 
 /// The tables in the maps.
@@ -97,16 +112,22 @@ impl Rules for Maps {
         let generation = self.process.generation;
         let recent = RECENT.get_ptr_mut(0).ok_or(Outcome::TableCorrupt)?;
         let slot = (pc ^ u64::from(generation) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        // SAFETY: the value is an array of that many rules.
-        let slot = unsafe { place::<RECENT_RULES, RecentRule, _>(recent, 0, slot) }.cast_mut();
+        // SAFETY: the value is an array of that many pairs.
+        let pair = unsafe { place::<RECENT_PAIRS, RecentPair, _>(recent, 0, slot) }.cast_mut();
         // SAFETY: an element of this CPU's array, which only its sampler uses.
-        let known = unsafe { &mut *slot };
-        if known.pc != pc || known.generation != generation {
-            let rule = search::rule_at(self, self.process, self.zero, pc)?;
-            *known = RecentRule { pc, generation, rule, unused: 0 };
+        let [first, second] = unsafe { &mut *pair };
+        if !first.is_of(pc, generation) {
+            let newer = *first;
+            if second.is_of(pc, generation) {
+                *first = *second;
+            } else {
+                let rule = search::rule_at(self, self.process, self.zero, pc)?;
+                *first = RecentRule { pc, generation, rule, unused: 0 };
+            }
+            *second = newer;
         }
-        // Read again in both cases, so that the verifier goes on from one state.
-        let rule = &raw const known.rule;
+        // Read again in all cases, so that the verifier goes on from one state.
+        let rule = &raw const first.rule;
         // SAFETY: as above.
         Ok(unsafe { rule.read_volatile() })
     }

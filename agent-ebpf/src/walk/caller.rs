@@ -109,9 +109,9 @@ fn caller_bp(
 fn by_cfa(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule, cfa: u64) -> Step {
     walk.by_frame_pointer = 0;
     if rule.rbp == -2 && rule.rbp_from_rbp == 0 {
-        let mut pair = [0u64; 2]; // the usual place, next to the return address: one read for both
-        read(memory, &mut pair, cfa.wrapping_sub(16))?;
-        return to_caller(walk, pair[1], cfa, pair[0]);
+        // The usual place, next to the return address: one read for both.
+        let [bp, ip] = read(memory, cfa.wrapping_sub(16))?;
+        return to_caller(walk, ip, cfa, bp);
     }
     let bp = caller_bp(walk, memory, rule, cfa)?;
     let ip = read_word(memory, cfa.wrapping_sub(8))?;
@@ -135,14 +135,13 @@ fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> 
     if bp < walk.sp || bp & 7 != 0 {
         return Err(Outcome::NoUnwindInfo);
     }
-    let mut pair = [0u64; 2];
-    read(memory, &mut pair, bp)?;
+    let [caller_bp, ip] = read(memory, bp)?;
     // Virtual machines push return addresses themselves, so code made at run time is not asked.
-    if !certain && rule.reserved == 0 && pair[1] != 0 && !behind_call(memory, pair[1]) {
+    if !certain && rule.reserved == 0 && ip != 0 && !behind_call(memory, ip) {
         return Err(Outcome::NoUnwindInfo);
     }
     walk.by_frame_pointer = 1;
-    to_caller(walk, pair[1], bp.wrapping_add(16), pair[0])
+    to_caller(walk, ip, bp.wrapping_add(16), caller_bp)
 }
 
 /// True if the instruction before `ip` can be a call (Intel's manual, volume 2, CALL: E8 with four bytes, or FF
@@ -184,13 +183,12 @@ fn frame_being_made(memory: &impl Memory, ip: u64) -> Option<bool> {
 /// is `saved`.
 #[inline(always)]
 fn by_stack_top(walk: &mut Walk, memory: &impl Memory, saved: bool) -> Step {
-    let mut pair = [0u64; 2];
-    read(memory, &mut pair, walk.sp)?;
+    let [top, above] = read(memory, walk.sp)?;
     walk.by_frame_pointer = 1;
     if saved {
-        to_caller(walk, pair[1], walk.sp.wrapping_add(16), pair[0])
+        to_caller(walk, above, walk.sp.wrapping_add(16), top)
     } else {
-        to_caller(walk, pair[0], walk.sp.wrapping_add(8), walk.bp)
+        to_caller(walk, top, walk.sp.wrapping_add(8), walk.bp)
     }
 }
 
@@ -199,11 +197,10 @@ fn by_stack_top(walk: &mut Walk, memory: &impl Memory, saved: bool) -> Step {
 #[inline(always)]
 fn to_other_stack(walk: &mut Walk, memory: &impl Memory) -> Step {
     let bp = walk.bp;
-    let mut pair = [0u64; 2];
-    read(memory, &mut pair, bp)?;
+    let [caller_bp, ip] = read(memory, bp)?;
     walk.by_frame_pointer = 0;
     walk.sp = 0; // nothing is known of how the stacks lie to each other
-    to_caller(walk, pair[1], bp.wrapping_add(16), pair[0])
+    to_caller(walk, ip, bp.wrapping_add(16), caller_bp)
 }
 
 /// Leaves the frame of a caller in `walk`, if it is one.
@@ -231,30 +228,27 @@ fn to_caller(walk: &mut Walk, ip: u64, sp: u64, bp: u64) -> Step {
 #[inline(always)]
 fn by_signal_frame(walk: &mut Walk, memory: &impl Memory, address: u64) -> Step {
     const RBP: u64 = 120;
-    let mut words = [0u64; 7]; // rbp, rbx, rdx, rax, rcx, rsp, rip
-    read(memory, &mut words, address.wrapping_add(RBP))?;
-    let ip = words[6];
+    let [bp, bx, _rdx, _rax, _rcx, sp, ip] = read(memory, address.wrapping_add(RBP))?;
     if !(ADDRESS_MIN..ADDRESS_END).contains(&ip) {
         return Err(Outcome::ReturnAddressInvalid);
     }
     walk.ip = ip;
-    walk.sp = words[5];
-    walk.bp = words[0];
+    walk.sp = sp;
+    walk.bp = bp;
     walk.exact = 1;
     walk.by_frame_pointer = 0;
-    walk.registers.general[Registers::BX] = words[1];
-    walk.registers.general[Registers::SP] = words[5];
+    walk.registers.general[Registers::BX] = bx;
+    walk.registers.general[Registers::SP] = sp;
     Ok(())
 }
 
 #[inline(always)]
 fn read_word(memory: &impl Memory, address: u64) -> Result<u64, Outcome> {
-    let mut word = [0u64; 1];
-    read(memory, &mut word, address)?;
-    Ok(word[0])
+    let [word] = read(memory, address)?;
+    Ok(word)
 }
 
 #[inline(always)]
-fn read<const N: usize>(memory: &impl Memory, words: &mut [u64; N], address: u64) -> Step {
-    if memory.read(address, words) { Ok(()) } else { Err(Outcome::StackUnreadable) }
+fn read<const N: usize>(memory: &impl Memory, address: u64) -> Result<[u64; N], Outcome> {
+    memory.read(address).ok_or(Outcome::StackUnreadable)
 }

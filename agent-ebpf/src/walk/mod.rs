@@ -12,8 +12,8 @@ use crate::{Outcome, REGISTERS, UnwindRule};
 
 /// The memory of the thread that is walked.
 pub trait Memory {
-    /// Reads consecutive words of the stack; false if one cannot be read.
-    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool;
+    /// Reads consecutive words of the stack; `None` if one cannot be read.
+    fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]>;
 
     /// Four bytes of code, the first in the low byte; `None` if they cannot be read.
     fn code(&self, address: u64) -> Option<u32>;

@@ -301,12 +301,12 @@ impl Stack {
 }
 
 impl Memory for Stack {
-    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool {
+    fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        let mut words = [0; N];
         for (at, word) in words.iter_mut().enumerate() {
-            let Some(read) = self.word(address.wrapping_add(at as u64 * 8)) else { return false };
-            *word = read;
+            *word = self.word(address.wrapping_add(at as u64 * 8))?;
         }
-        true
+        Some(words)
     }
 
     fn code(&self, address: u64) -> Option<u32> {

@@ -106,7 +106,7 @@ fn ledger(report: Report, statistics: Result<Statistics, BpfError>) {
         &[
             ("ticks", &total.ticks_expected),
             ("runs", &total.counters.runs),
-            ("asleep", &total.counters.asleep),
+            ("asleep", &total.asleep),
             ("missed", &total.missed()),
             ("idle", &total.counters.idle),
             ("shipped", &total.counters.shipped),

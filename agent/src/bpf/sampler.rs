@@ -185,10 +185,10 @@ impl Sampler {
         let (idle, mut idle_time) = (idle::read(), self.idle_time.borrow_mut());
         let of_cpu = |(clock, ticks_expected): (&CpuClock, u64)| {
             let index = usize::try_from(clock.cpu).unwrap_or(usize::MAX);
-            let mut counters = counters.get(index).copied().unwrap_or_default();
+            let counters = counters.get(index).copied().unwrap_or_default();
             let account = (ticks_expected, &counters);
-            counters.asleep = idle_time.asleep(clock.cpu, &idle, clock.period_ns, account);
-            CpuStatistics { cpu: clock.cpu, ticks_expected, counters }
+            let asleep = idle_time.asleep(clock.cpu, &idle, clock.period_ns, account);
+            CpuStatistics { cpu: clock.cpu, ticks_expected, asleep, counters }
         };
         let cpus = self.clocks.iter().zip(ticks).map(of_cpu).collect();
         Ok(Statistics {

@@ -9,6 +9,8 @@ pub struct CpuStatistics {
     pub cpu: u32,
     /// Ticks that the clock should have made while it was enabled.
     pub ticks_expected: u64,
+    /// Ticks without a run, because they came due while the CPU slept: by the kernel's account of idle time.
+    pub asleep: u64,
     /// What the programs counted there.
     pub counters: Counters,
 }
@@ -18,8 +20,7 @@ impl CpuStatistics {
     /// or because the virtual machine did not get its turn. The kernel does not count them: a difference.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        let Counters { runs, asleep, .. } = self.counters;
-        self.ticks_expected.saturating_sub(runs.saturating_add(asleep))
+        self.ticks_expected.saturating_sub(self.counters.runs.saturating_add(self.asleep))
     }
 }
 
@@ -48,6 +49,7 @@ impl Statistics {
         let mut total = CpuStatistics::default();
         for cpu in &self.cpus {
             total.ticks_expected += cpu.ticks_expected;
+            total.asleep += cpu.asleep;
             add(&mut total.counters, &cpu.counters);
         }
         total
@@ -57,7 +59,6 @@ impl Statistics {
 fn add(total: &mut Counters, more: &Counters) {
     total.runs += more.runs;
     total.idle += more.idle;
-    total.asleep += more.asleep;
     total.shipped += more.shipped;
     total.lost += more.lost;
     total.filtered += more.filtered;

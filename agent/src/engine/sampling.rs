@@ -515,9 +515,9 @@ fn closed(mut ledger: Ledger, before: &Statistics, now: &Statistics, carried_in:
     let (old, new) = (before.total(), now.total());
     ledger.cpus = u64::try_from(now.cpus.len()).unwrap_or(u64::MAX);
     ledger.ticks_expected = new.ticks_expected.saturating_sub(old.ticks_expected);
+    ledger.asleep = new.asleep.saturating_sub(old.asleep);
     let (old, new) = (&old.counters, &new.counters);
     ledger.runs = new.runs.saturating_sub(old.runs);
-    ledger.asleep = new.asleep.saturating_sub(old.asleep);
     ledger.idle = new.idle.saturating_sub(old.idle);
     ledger.filtered = new.filtered.saturating_sub(old.filtered);
     ledger.shipped = new.shipped.saturating_sub(old.shipped);

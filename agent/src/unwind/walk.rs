@@ -41,14 +41,11 @@ pub fn walk_copied(stack: &CopiedStack, rules: &impl Rules) -> Walked {
 struct Copy<'a>(&'a CopiedStack);
 
 impl Memory for Copy<'_> {
-    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool {
-        let offset = address.checked_sub(self.0.sp.0).and_then(|at| usize::try_from(at).ok());
-        let bytes = offset.and_then(|at| self.0.bytes.get(at..at.checked_add(N * 8)?));
-        let Some(bytes) = bytes else { return false };
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
-            *word = u64::from_ne_bytes(*bytes);
-        }
-        true
+    fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
+        let at = usize::try_from(address.checked_sub(self.0.sp.0)?).ok()?;
+        let bytes = self.0.bytes.get(at..at.checked_add(N * 8)?)?;
+        let words: &[[u8; 8]; N] = bytes.as_chunks::<8>().0.try_into().ok()?;
+        Some(words.map(u64::from_ne_bytes))
     }
 
     /// Code is not copied: without rows, an instruction that makes or leaves a frame is taken for another.

@@ -97,14 +97,14 @@ fn account(loads: &[(u32, Load)]) -> Vec<Account> {
         let mut plain_ticks = 0;
         assert!(ring.drain(usize::MAX, &mut |_record| plain_ticks += 1));
         let at = usize::try_from(cpu.cpu).unwrap();
-        let Counters { runs, idle, asleep, .. } = cpu.counters;
+        let Counters { runs, idle, .. } = cpu.counters;
         Account {
             cpu: cpu.cpu,
             plain_ticks,
             ticks_expected: cpu.ticks_expected,
             runs,
             idle,
-            asleep,
+            asleep: cpu.asleep,
             missed: cpu.missed(),
             idle_by_kernel: (idle_after[at] - idle_before[at]) * u64::from(HZ) / USER_HZ,
         }

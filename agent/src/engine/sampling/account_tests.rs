@@ -120,7 +120,7 @@ impl Model {
         match fate {
             Fate::Missed => return,
             Fate::Asleep => {
-                counters.asleep += 1;
+                cpu.asleep += 1;
                 return;
             }
             Fate::Idle => counters.idle += 1,

@@ -87,7 +87,11 @@ impl Sampling for FakeKernel {
 
     fn statistics(&self) -> Result<Statistics, BpfError> {
         let counters = self.0.lock().unwrap().counters;
-        let cpu = CpuStatistics { cpu: 0, ticks_expected: counters.runs + 1, counters };
+        let cpu = CpuStatistics {
+            ticks_expected: counters.runs + 1,
+            counters,
+            ..CpuStatistics::default()
+        };
         Ok(Statistics { cpus: vec![cpu], ..Statistics::default() })
     }
 
@@ -275,6 +279,7 @@ fn the_account_of_the_last_window_closes() {
         cpus: vec![CpuStatistics {
             cpu: 0,
             ticks_expected: runs,
+            asleep: 0,
             counters: Counters { runs, idle: runs - shipped, shipped, ..Counters::default() },
         }],
         ..Statistics::default()
