@@ -139,7 +139,7 @@ impl Measured {
 
     /// CPU time of the agent with its BPF programs.
     fn spent_us(&self) -> f64 {
-        let (bpf_ns, _) = self.after.bpf_since(&self.before);
+        let bpf_ns = self.after.bpf_since(&self.before).ns;
         number(self.after.cpu_ns.saturating_sub(self.before.cpu_ns) + bpf_ns) / 1e3
     }
 
@@ -149,7 +149,8 @@ impl Measured {
             all.iter().filter(|it| during.contains(&it.time_ns)).collect();
         let frames: usize =
             samples.iter().map(|it| it.frames.iter().filter(|f| !f.is_marker()).count()).sum();
-        let (bpf_ns, runs) = self.after.bpf_since(&self.before);
+        let bpf = self.after.bpf_since(&self.before);
+        let bpf_ns = bpf.ns;
         let cpu_ns = self.after.cpu_ns.saturating_sub(self.before.cpu_ns);
         let seconds = self.seconds();
         let percent = |ns: u64| number(ns) / 1e7 / seconds;
@@ -160,8 +161,12 @@ impl Measured {
             figure("agent_cpu_percent_of_one_cpu", percent(cpu_ns + bpf_ns), "%"),
             figure("agent_user_percent_of_one_cpu", percent(cpu_ns), "%"),
             figure("bpf_percent_of_one_cpu", percent(bpf_ns), "%"),
-            figure("bpf_us_per_run", number(bpf_ns) / 1e3 / number(runs.max(1)), "us"),
-            figure("bpf_ns_per_frame", number(bpf_ns) / size(frames.max(1)), "ns"),
+            figure(
+                "bpf_us_per_run",
+                number(bpf.clock_ns) / 1e3 / number(bpf.clock_runs.max(1)),
+                "us",
+            ),
+            figure("bpf_ns_per_frame", number(bpf.clock_ns) / size(frames.max(1)), "ns"),
             figure(
                 "agent_memory_with_maps_mib",
                 mib(self.after.rss_peak_bytes + self.map_bytes),

@@ -30,8 +30,8 @@ impl Drop for BpfStatistics {
 pub(crate) struct Reading {
     /// Time on a CPU of all threads, nanoseconds (`/proc/PID/task/TID/schedstat`).
     pub(crate) cpu_ns: u64,
-    /// Nanoseconds and runs of each BPF program that it holds.
-    programs: BTreeMap<u32, (u64, u64)>,
+    /// What each BPF program that it holds used.
+    programs: BTreeMap<u32, BpfUse>,
     /// Resident memory, bytes.
     pub(crate) rss_bytes: u64,
     /// The most that it ever was.
@@ -52,15 +52,32 @@ impl Reading {
         }
     }
 
-    /// Nanoseconds and runs of its BPF programs since an earlier reading.
-    pub(crate) fn bpf_since(&self, earlier: &Self) -> (u64, u64) {
-        let since = |(id, (ns, runs)): (&u32, &(u64, u64))| {
-            let (ns_before, runs_before) = earlier.programs.get(id).copied().unwrap_or_default();
-            (ns.saturating_sub(ns_before), runs.saturating_sub(runs_before))
-        };
-        self.programs.iter().map(since).fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1))
+    /// What its BPF programs used since an earlier reading.
+    pub(crate) fn bpf_since(&self, earlier: &Self) -> BpfUse {
+        let mut sum = BpfUse::default();
+        for (id, now) in &self.programs {
+            let before = earlier.programs.get(id).copied().unwrap_or_default();
+            sum.ns += now.ns.saturating_sub(before.ns);
+            sum.clock_ns += now.clock_ns.saturating_sub(before.clock_ns);
+            sum.clock_runs += now.clock_runs.saturating_sub(before.clock_runs);
+        }
+        sum
     }
 }
+
+/// What BPF programs used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BpfUse {
+    /// Time of all programs, nanoseconds.
+    pub(crate) ns: u64,
+    /// Time of those alone that a clock runs: others run at each fork or exec, and are short.
+    pub(crate) clock_ns: u64,
+    /// How often a clock ran them.
+    pub(crate) clock_runs: u64,
+}
+
+/// `BPF_PROG_TYPE_PERF_EVENT` (kernel include/uapi/linux/bpf.h).
+const TYPE_PERF_EVENT: u64 = 7;
 
 /// Kernel memory of BPF maps that were not there before, bytes: those without a descriptor too.
 pub(crate) fn new_map_bytes(before: &BTreeSet<u32>) -> u64 {
@@ -88,13 +105,15 @@ fn on_cpu_ns(task: &Path) -> Option<u64> {
     text.split(' ').next()?.parse().ok()
 }
 
-fn program(fdinfo: &Path) -> Option<(u32, (u64, u64))> {
+fn program(fdinfo: &Path) -> Option<(u32, BpfUse)> {
     let text = std::fs::read_to_string(fdinfo).ok()?;
     let number = |key: &str| -> Option<u64> {
         text.lines().find_map(|line| line.strip_prefix(key))?.trim().parse().ok()
     };
     let id = u32::try_from(number("prog_id:")?).ok()?;
-    Some((id, (number("run_time_ns:")?, number("run_cnt:")?)))
+    let (ns, runs) = (number("run_time_ns:")?, number("run_cnt:")?);
+    let by_clock = u64::from(number("prog_type:")? == TYPE_PERF_EVENT);
+    Some((id, BpfUse { ns, clock_ns: ns * by_clock, clock_runs: runs * by_clock }))
 }
 
 fn status_bytes(process: &Path, key: &str) -> u64 {
