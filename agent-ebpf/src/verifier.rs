@@ -49,6 +49,51 @@ pub fn below<const N: usize>(value: u64) -> u64 {
     }
 }
 
+/// Adds to a number that others add to in the same way. In assembly: Rust has no atomics for BPF.
+///
+/// # Safety
+/// `number` is aligned, and can be read and written.
+#[inline(always)]
+pub unsafe fn add_atomic(number: *mut u64, value: u64) {
+    #[cfg(target_arch = "bpf")]
+    // SAFETY: one atomic instruction (`BPF_XADD`, in every kernel) on memory that the caller vouches for.
+    unsafe {
+        asm!("lock *(u64 *)({p} + 0) += {v}", p = in(reg) number, v = in(reg) value,
+            options(nostack));
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    {
+        // SAFETY: the caller's promise.
+        let number = unsafe { core::sync::atomic::AtomicU64::from_ptr(number) };
+        number.fetch_add(value, core::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+/// Puts a number in place of another, which it answers, at once. Kernel 5.12 and newer.
+///
+/// # Safety
+/// As for [`add_atomic`].
+#[must_use]
+#[inline(always)]
+pub unsafe fn swap_atomic(number: *mut u64, value: u64) -> u64 {
+    #[cfg(target_arch = "bpf")]
+    {
+        let mut result = value;
+        // SAFETY: one atomic instruction (`BPF_XCHG`) on memory that the caller vouches for.
+        unsafe {
+            asm!("{v} = xchg_64({p} + 0, {v})", p = in(reg) number, v = inout(reg) result,
+                options(nostack));
+        }
+        result
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    {
+        // SAFETY: the caller's promise.
+        let number = unsafe { core::sync::atomic::AtomicU64::from_ptr(number) };
+        number.swap(value, core::sync::atomic::Ordering::Relaxed)
+    }
+}
+
 /// Where element `index` modulo `N` of an array lies, `array` bytes into the structure `base`.
 ///
 /// # Safety

@@ -8,6 +8,7 @@
 //!    reads; a sample that met no table yet waits in [`engine`] with a copy of its stack;
 //! 3. [`normalize`] turns each absolute address into (file, ELF address);
 //! 4. [`aggregate`] folds a window of samples; [`symbolize`] names what this host can name;
+//!    [`waits`] tells what a thread that was switched out waits for;
 //! 5. [`export`] builds OTLP and keeps a bounded queue towards the collector; [`record`] writes files
 //!    instead.
 //!
@@ -23,10 +24,12 @@ pub mod bpf;
 pub mod elf;
 pub mod export;
 pub mod normalize;
+pub mod probes;
 pub mod process;
 pub mod record;
 pub mod symbolize;
 pub mod unwind;
+pub mod waits;
 
 #[cfg(fuzzing)]
 pub mod fuzzing;

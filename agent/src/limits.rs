@@ -582,6 +582,32 @@ pub const DEBUG_INFO_WAIT_MS_MAX: u64 = 3000;
 /// Inlined functions at one address; deeper chains are cut at the outer end.
 pub const INLINED_FUNCTIONS_MAX: usize = 128;
 
+// probes: where code of others is probed.
+
+/// Bytes of the names of one Go program that are searched: the largest seen, of 144 MB of tables, have 30 MB.
+pub const GO_NAMES_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a function that is read for its calls and returns: Go's semaphores have about 100, glibc's locks 2,000.
+pub const PROBED_FUNCTION_BYTES_MAX: u64 = 16 << 10;
+/// Returns of a function that is probed: those of Go's semaphores have one.
+pub const PROBED_RETURNS_MAX: usize = 4;
+
+/// Go programs that are probed at one time, three functions each: a host that runs as many has other cares.
+pub const PROBED_FILES_MAX: usize = 1024;
+/// Programs that wait to be probed; the rest is asked again when the window ends.
+pub const PROBE_ORDERS_MAX: usize = 256;
+
+/// Calls of a probed function by which the cost of a probe is measured: 20 to 50 ms at the start.
+pub const PROBE_COST_CALLS: u32 = 500;
+/// Share of all CPUs that probes may cost whoever meets them: one in 400. What costs more is left alone for a while.
+pub const PROBE_SHARE_MAX: u64 = 400;
+/// For so long, in windows: a minute.
+pub const PROBE_PAUSE_WINDOWS: u32 = 12;
+
+// waits: what a wait is for.
+
+/// Functions of a stack that are looked at, from its leaf on: a JVM's monitor stands 10 above the kernel.
+pub const WAIT_FRAMES_MAX: usize = 32;
+
 // bpf: the border to the kernel.
 
 /// Highest sampling frequency, per CPU and second: 999 keeps clear of 1,000, which runs in step with

@@ -52,6 +52,12 @@ pub const STACK_INTERVAL_NS_MAX: u64 = 50_000_000;
 /// The same for a faster clock, whose every tick may make one, in nanoseconds: 500 a second at most.
 pub const STACK_INTERVAL_NS_MIN: u64 = 2_000_000;
 
+/// Goroutines whose wait for a lock is followed at one time (70 bytes each, only where Go's locks are probed).
+pub const GOROUTINES_MAX: usize = 16_384;
+/// Frames of the stack of a goroutine that waited for a lock: it is walked where the program runs, which goes on
+/// when that is done.
+pub const GO_LOCK_FRAMES_MAX: usize = 256;
+
 /// Smallest ring buffer that is chosen, in bytes: it also holds the notes of a start.
 pub const RING_BYTES_MIN: u32 = 256 << 10;
 /// Largest ring buffer that is chosen, in bytes; a person may choose another.

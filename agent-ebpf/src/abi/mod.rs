@@ -2,12 +2,14 @@
 
 pub mod counters;
 pub mod limits;
+pub mod lock;
 pub mod outcome;
 pub mod sample;
 pub mod tables;
 pub mod unwind;
 
 pub use counters::{Counters, UserRegisters};
+pub use lock::{Goroutine, LockCounters, LockFacts};
 pub use outcome::Outcome;
 pub use sample::{FRAME_EXACT, Inherited, RecordKind, SampleHeader, StackTail, UnknownMapping};
 pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};
@@ -15,12 +17,14 @@ pub use unwind::{REGISTERS, RULE_BYTES, RuleKind, UnwindRule};
 
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Chunk, Counters, MappingPage, ProcessEntry, UnwindRule};
+    use super::{Chunk, Counters, LockCounters, MappingPage, ProcessEntry, UnwindRule};
 
     // SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted next to the types).
     unsafe impl aya::Pod for Chunk {}
     // SAFETY: as above; every field is a `u64`.
     unsafe impl aya::Pod for Counters {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for LockCounters {}
     // SAFETY: as above.
     unsafe impl aya::Pod for MappingPage {}
     // SAFETY: as above.

@@ -20,6 +20,9 @@ pub enum RecordKind {
     SampleWithStack = 3,
     /// An [`Inherited`].
     Inherited = 4,
+    /// As `Sample`, of a goroutine whose wait for a lock is over; in front of the user's addresses, and counted as
+    /// the kernel's, stand [`crate::LockFacts`].
+    LockWait = 8,
 }
 
 /// The head of an on-CPU sample.

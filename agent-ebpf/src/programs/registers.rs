@@ -27,7 +27,7 @@ pub(super) fn compat(registers: &Registers) -> bool {
 /// # Safety
 /// The structure is one that the verifier knows, and has a word at that offset.
 #[inline(always)]
-unsafe fn field(regs: *const u64, offset: usize) -> u64 {
+pub(super) unsafe fn field(regs: *const u64, offset: usize) -> u64 {
     // SAFETY: the caller's promise. Volatile, so that LLVM neither merges nor reorders loads into a form
     // that the verifier refuses.
     unsafe { regs.wrapping_byte_add(offset).read_volatile() }
@@ -38,7 +38,7 @@ unsafe fn field(regs: *const u64, offset: usize) -> u64 {
 /// # Safety
 /// `regs` points to a `pt_regs`, in a way that the verifier knows.
 #[inline(always)]
-unsafe fn copy(regs: *const u64, to: &mut Registers) {
+pub(super) unsafe fn copy(regs: *const u64, to: &mut Registers) {
     // SAFETY: the offsets are those of fields.
     let load = |offset| unsafe { field(regs, offset) };
     to.general[0] = load(offset_of!(pt_regs, rax));

@@ -133,6 +133,16 @@ impl Rules for Maps {
     }
 }
 
+/// The tables, searched each time.
+struct Alone(Maps);
+
+impl Rules for Alone {
+    #[inline(always)]
+    fn rule_at(&self, pc: u64) -> Result<UnwindRule, Outcome> {
+        search::rule_at(&self.0, self.0.process, self.0.zero, pc)
+    }
+}
+
 impl Tables for Maps {
     #[inline(always)]
     fn page(&self, index: u64) -> Option<&MappingPage> {
@@ -177,6 +187,16 @@ pub(super) fn step(scratch: *mut Scratch) -> Step {
     // SAFETY: as above.
     let state = unsafe { &mut (*scratch).state };
     state.walk.step(&UserMemory, &Maps { process: state.process, zero: state.zero })
+}
+
+/// As [`step`], without the rules found lately and without a look at the clock: for programs that can be preempted.
+#[inline(always)]
+pub(super) fn step_alone(scratch: *mut Scratch) -> Step {
+    push(scratch);
+    // SAFETY: the caller's pointer is a value of a scratch map that its program has for itself.
+    let state = unsafe { &mut (*scratch).state };
+    let maps = Maps { process: state.process, zero: state.zero };
+    state.walk.step(&UserMemory, &Alone(maps))
 }
 
 /// Records the current frame, unless the record is full, and remembers where its return address lies.

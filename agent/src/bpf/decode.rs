@@ -1,10 +1,11 @@
 //! Decodes records of the BPF ring buffer. Pure; every length is checked, though the writer is our own
 //! program: a reader that trusts its writer hides the writer's defects.
 
-use super::{CopiedStack, RawSample, Record, UserFrame};
+use super::{CopiedStack, RawLockWait, RawSample, Record, UserFrame};
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::limits::STACK_BYTES_MAX;
+use agent_ebpf::lock::{LOCK_FACTS_WORDS, LockFacts};
 use agent_ebpf::{
     FRAME_EXACT, Inherited, Outcome, ProcessEntry, REGISTERS, RecordKind, SampleHeader, StackTail,
     UnknownMapping,
@@ -81,6 +82,22 @@ fn sample(bytes: &[u8], with_stack: bool) -> Option<RawSample> {
         root_frames,
         stack,
     })
+}
+
+/// The record of a goroutine's wait in `bytes`; `None` if it is none, or ends before it begins.
+pub(super) fn lock_wait(bytes: &[u8]) -> Option<RawLockWait> {
+    if u32_at(bytes, 0)? != RecordKind::LockWait as u32 {
+        return None;
+    }
+    let mut sample = sample(bytes, false)?;
+    let facts = bytes.get(size_of::<SampleHeader>()..)?;
+    if sample.kernel.len() != LOCK_FACTS_WORDS {
+        return None;
+    }
+    sample.kernel.clear();
+    let word = AbsAddr(u64_at(facts, offset_of!(LockFacts, word))?);
+    let since = MonotonicNs(u64_at(facts, offset_of!(LockFacts, since_ns))?);
+    (since <= sample.time).then_some(RawLockWait { sample, word, since })
 }
 
 fn copied_stack(tail: &[u8], innermost: bool) -> Option<CopiedStack> {

@@ -4,7 +4,10 @@
 use super::error::source_errno;
 use super::{BpfError, Form, FormChoice, Options, object};
 use agent_ebpf::UserRegisters;
-use agent_ebpf::limits::{FILTER_PROCESSES_MAX, STACK_INTERVAL_NS_MAX, STACK_INTERVAL_NS_MIN};
+use agent_ebpf::limits::{
+    FILTER_PROCESSES_MAX, GOROUTINES_MAX, RING_BYTES_MIN, STACK_INTERVAL_NS_MAX,
+    STACK_INTERVAL_NS_MIN,
+};
 use agent_ebpf::verifier::limit32;
 use aya::maps::{Map, MapData, ProgramArray};
 use aya::programs::{PerfEvent, ProgramError, ProgramFd, RawTracePoint};
@@ -116,6 +119,8 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
     // Off, the verifier drops the messages as code that cannot be reached, and their ring is one page.
     let (log_level, log_bytes): (u8, u32) =
         if options.bpf_log { (5, 128 << 10) } else { (0, 4096) };
+    let (goroutines, lock_ring_bytes) =
+        if options.go_locks { (limit32(GOROUTINES_MAX), RING_BYTES_MIN) } else { (1, 4096) };
     let wake_bytes = u64::from(ring_bytes / 4);
     // A stack for each tick of a usual clock.
     let period_ns = 1_000_000_000 / u64::from(options.frequency_hz.max(1));
@@ -126,6 +131,8 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         .map_max_entries("RECORDS", ring_bytes)
         .map_max_entries("AYA_LOGS", log_bytes)
         .map_max_entries("FILTER", filter_entries)
+        .map_max_entries("GOROUTINES", goroutines)
+        .map_max_entries("LOCK_WAITS", lock_ring_bytes)
         .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("TASK_STACK_OFFSET", &stack_offset, true)
@@ -258,7 +265,7 @@ fn map_fd(map: &Map) -> std::os::fd::BorrowedFd<'_> {
 }
 
 /// The error in one line. A verifier log has thousands, and its last ones say why.
-fn in_short(error: &ProgramError) -> String {
+pub(super) fn in_short(error: &ProgramError) -> String {
     const LINES: usize = 3;
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {

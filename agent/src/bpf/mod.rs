@@ -5,6 +5,7 @@
 mod btf;
 mod decode;
 mod error;
+mod go_locks;
 mod idle;
 mod lifecycle;
 mod loader;
@@ -12,12 +13,14 @@ mod log;
 mod object;
 mod order;
 mod perf;
+mod probe_cost;
 mod raw;
 mod sampler;
 mod statistics;
 mod tables;
 
 pub use error::BpfError;
+pub use go_locks::{Attached, LockProbes};
 pub use sampler::Sampler;
 pub use statistics::{CpuStatistics, Statistics, outcomes_of};
 pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
@@ -44,6 +47,8 @@ pub struct Options {
     pub kernel_threads: bool,
     /// How user registers are found when the clock hits the kernel; `None`: as the kernel allows.
     pub user_registers: Option<UserRegisters>,
+    /// Waits for locks of Go programs are measured, where the kernel allows it (see [`Sampler::lock_probes`]).
+    pub go_locks: bool,
     /// The programs write diagnostics to this process's log.
     pub bpf_log: bool,
     /// The whole log of the verifier where it refuses a program: megabytes, and minutes.
@@ -60,6 +65,7 @@ impl Default for Options {
             pid_filter: None,
             kernel_threads: true,
             user_registers: None,
+            go_locks: false,
             bpf_log: false,
             verifier_log: false,
         }
@@ -156,6 +162,17 @@ pub struct CopiedStack {
     pub general: Box<[u64; REGISTERS]>,
     /// The stack from `sp` up, at most `agent_ebpf::limits::STACK_BYTES_MAX` bytes.
     pub bytes: Vec<u8>,
+}
+
+/// A goroutine that waited for a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawLockWait {
+    /// Its stack where the wait ended, and when. The thread is the one that it goes on in.
+    pub sample: RawSample,
+    /// The word that was waited on.
+    pub word: AbsAddr,
+    /// When the wait began, not after its end.
+    pub since: MonotonicNs,
 }
 
 /// A BPF program, or a trampoline of the kernel, that was made or removed.
@@ -263,6 +280,8 @@ pub enum Record {
         /// When, before the entry was read.
         time: MonotonicNs,
     },
+    /// A goroutine has a lock that it waited for.
+    LockWait(RawLockWait),
     /// A lifecycle record.
     Process(ProcessEvent),
 }

@@ -1,5 +1,6 @@
 //! The running sampler: owns programs, clocks and rings, and hands out what they write.
 
+use super::go_locks::{GoLocks, LockProbes};
 use super::idle::{self, IdleTime};
 use super::lifecycle::{self, Malformed};
 use super::log::ProgramLog;
@@ -13,7 +14,7 @@ use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL
 use agent_ebpf::limits::{
     RING_BYTES_FOR_STACKS, RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS,
 };
-use agent_ebpf::{Counters, UserRegisters};
+use agent_ebpf::{Counters, LockCounters, UserRegisters};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
@@ -46,6 +47,7 @@ pub struct Sampler {
     lifecycle_malformed: u64,
     /// When the filter was filled: from then on the programs add children by themselves.
     filtered_since: Option<MonotonicNs>,
+    go_locks: Option<GoLocks>,
     program_log: Option<ProgramLog>,
     /// Programs and their links: last, so that the clocks are gone before it.
     _ebpf: Ebpf,
@@ -72,6 +74,7 @@ impl Sampler {
         let clocks = clocks.collect::<Result<Vec<_>, _>>()?;
         let program = loader::sampler(&mut ebpf, form)?;
         clocks.iter().try_for_each(|clock| clock.attach(program.as_fd()))?;
+        let go_locks = if options.go_locks { load_go_locks(&mut ebpf) } else { None };
         let tables = Tables::take(&mut ebpf, options.table_bytes_max)?;
         let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
         let epoll = watch(&records, &lifecycle)?;
@@ -93,6 +96,7 @@ impl Sampler {
             malformed: 0,
             lifecycle_malformed: 0,
             filtered_since: None,
+            go_locks,
             program_log: options.bpf_log.then(|| ProgramLog::open(&mut ebpf)).transpose()?,
             _ebpf: ebpf,
         };
@@ -174,6 +178,13 @@ impl Sampler {
         self.filter.remove(&pid.0).map_err(BpfError::map("FILTER"))
     }
 
+    /// What attaches to the locks of Go programs; `None` if it was not asked for, or the kernel refuses it.
+    #[must_use]
+    pub fn lock_probes(&self) -> Option<LockProbes> {
+        let probes = self.go_locks.as_ref()?.probes();
+        probes.inspect_err(|error| tracing::warn!(%error, "locks of Go are not probed")).ok()
+    }
+
     /// What was counted so far.
     ///
     /// # Errors
@@ -196,6 +207,7 @@ impl Sampler {
             lifecycle_lost: self.lifecycle_lost,
             malformed: self.malformed,
             lifecycle_malformed: self.lifecycle_malformed,
+            locks: self.go_locks.as_ref().map_or(Ok(LockCounters::default()), GoLocks::counters)?,
             cpus_not_sampled: self.cpus_not_sampled(),
             waiting: self.order.len(),
         })
@@ -306,8 +318,12 @@ impl Sampler {
                     self.order.push(time, Record::Inherited { pid, entry, time });
                 }
                 None if decode::is_note(&item) => self.lifecycle_malformed += 1,
-                Some(Record::Process(_)) | None => self.malformed += 1,
+                Some(Record::Process(_) | Record::LockWait(_)) | None => self.malformed += 1,
             }
+        }
+        let (order, malformed) = (&mut self.order, &mut self.malformed);
+        if let Some(locks) = &mut self.go_locks {
+            *malformed += locks.drain(&mut |time, record| order.push(time, record));
         }
         self.drain_lifecycle();
         drained
@@ -346,6 +362,12 @@ impl Sampler {
             }
         }
     }
+}
+
+/// A kernel that refuses these programs costs the locks of Go, nothing else.
+fn load_go_locks(ebpf: &mut Ebpf) -> Option<GoLocks> {
+    let loaded = GoLocks::load(ebpf);
+    loaded.inspect_err(|error| tracing::warn!(%error, "locks of Go are not probed")).ok()
 }
 
 /// What one look into the rings brought.

@@ -1,6 +1,6 @@
 //! What the kernel side counted, for the ledger and the metrics. Numbers only.
 
-use agent_ebpf::{Counters, Outcome};
+use agent_ebpf::{Counters, LockCounters, Outcome};
 
 /// The counters of one sampled CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub struct Statistics {
     /// Notes and lifecycle records that could not be decoded: a defect, or a kernel that writes them
     /// otherwise.
     pub lifecycle_malformed: u64,
+    /// What the programs of Go's locks counted, on all CPUs.
+    pub locks: LockCounters,
     /// CPUs that are online now and were not when the sampler was loaded: nothing is known of them.
     pub cpus_not_sampled: usize,
     /// Records that wait in the reader for earlier ones.

@@ -39,10 +39,11 @@ impl<'e, 'a> DynamicSymbols<'e, 'a> {
 
     /// True if a symbol of this name is defined (glibc's lookup, `elf/dl-lookup.c`).
     pub(crate) fn defines(&self, name: &str) -> bool {
-        self.find(name).is_some()
+        self.symbol(name).is_some()
     }
 
-    fn find(&self, name: &str) -> Option<()> {
+    /// Address and size of a symbol that is defined.
+    pub(crate) fn symbol(&self, name: &str) -> Option<(u64, u64)> {
         let header = self.read(self.gnu_hash, 16)?;
         let buckets = u64::from(u32_at(&header, 0)?);
         let first_hashed = u64::from(u32_at(&header, 4)?);
@@ -56,8 +57,10 @@ impl<'e, 'a> DynamicSymbols<'e, 'a> {
         for _ in 0..ELF_HASH_CHAIN_MAX {
             let link = chains_at.checked_add(index.checked_sub(first_hashed)?.checked_mul(4)?)?;
             let link = u32_at(&self.read(link, 4)?, 0)?;
-            if link | 1 == hash | 1 && self.name_is(index, name)? {
-                return Some(());
+            if link | 1 == hash | 1
+                && let Some(found) = self.named(index, name)?
+            {
+                return Some(found);
             }
             if link & 1 == 1 {
                 return None;
@@ -67,12 +70,14 @@ impl<'e, 'a> DynamicSymbols<'e, 'a> {
         None
     }
 
-    fn name_is(&self, index: u64, name: &str) -> Option<bool> {
+    /// Address and size of the symbol if it is defined and has this name; `None` around it if it cannot be read.
+    fn named(&self, index: u64, name: &str) -> Option<Option<(u64, u64)>> {
         let symbol = self.read(self.symbols.checked_add(index.checked_mul(24)?)?, 24)?;
         let defined = u32::from(super::source::u16_at(&symbol, 6)?) != 0;
         let at = self.strings.checked_add(u64::from(u32_at(&symbol, 0)?))?;
         let bytes = self.read(at, name.len() as u64 + 1)?;
-        Some(defined && bytes.split_last() == Some((&0, name.as_bytes())))
+        let found = defined && bytes.split_last() == Some((&0, name.as_bytes()));
+        Some(if found { Some((u64_at(&symbol, 8)?, u64_at(&symbol, 16)?)) } else { None })
     }
 
     fn read(&self, address: u64, length: u64) -> Option<Vec<u8>> {

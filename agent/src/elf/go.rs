@@ -12,7 +12,7 @@ use super::paged::{Cursor, Paged};
 use super::source::malformed;
 use crate::limits::{
     ELF_STRING_BYTES_MAX, GO_FUNCTIONS_MAX, GO_INLINE_DEPTH_MAX, GO_NAME_STEPS_MAX,
-    GO_SCAN_BYTES_MAX, GO_TABLE_STEPS_MAX,
+    GO_NAMES_BYTES_MAX, GO_SCAN_BYTES_MAX, GO_TABLE_STEPS_MAX,
 };
 use object::elf;
 use std::cell::Cell;
@@ -223,6 +223,47 @@ impl<'e, 'a> GoTable<'e, 'a> {
             data_objects: *fields.get(tail + 3)?,
         };
         (entry < bound).then_some(function)
+    }
+
+    /// The functions that bear one of `names`, in the order of their addresses; each with the place of its name.
+    pub(crate) fn named(&self, names: &[&str]) -> Vec<(usize, GoFunction)> {
+        let places = self.places_of(names);
+        if places.is_empty() {
+            return Vec::new();
+        }
+        let functions = (0..self.functions).filter_map(|index| {
+            let function = self.function(index)?;
+            let (_, name) = places.iter().find(|(place, _)| *place == function.name)?;
+            Some((*name, function))
+        });
+        functions.take(names.len()).collect()
+    }
+
+    /// Where among the names each of these begins, if it is there.
+    fn places_of(&self, names: &[&str]) -> Vec<(u32, usize)> {
+        const PIECE: u64 = 64 << 10;
+        let wanted: Vec<Vec<u8>> = names.iter().map(|name| format!("\0{name}\0").into()).collect();
+        let longest = wanted.iter().map(Vec::len).max().unwrap_or_default() as u64;
+        let end = self.units.max(self.names).min(self.names.saturating_add(GO_NAMES_BYTES_MAX));
+        let mut found = Vec::new();
+        let mut at = self.names;
+        while at < end && found.len() < names.len() {
+            // Pieces overlap by a name, so that none is cut in two.
+            let length = (end - at).min(PIECE + longest);
+            let Ok(piece) = self.elf.source().read("Go names", at, length, PIECE * 2) else {
+                break;
+            };
+            for (index, wanted) in wanted.iter().enumerate() {
+                let Some(into) = memchr::memmem::find(&piece, wanted) else { continue };
+                let place = (at - self.names).saturating_add(into as u64 + 1);
+                let known = found.iter().any(|(_, name)| *name == index);
+                if let (Ok(place), false) = (u32::try_from(place), known) {
+                    found.push((place, index));
+                }
+            }
+            at += PIECE;
+        }
+        found
     }
 
     /// The function whose code contains `address`. What lies between a function's end and the next

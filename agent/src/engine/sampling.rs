@@ -414,6 +414,8 @@ impl Intake {
                     self.needs.missed.push((pid, time));
                 }
             }
+            // Nobody attaches yet.
+            Record::LockWait(_) => {}
             Record::Inherited { pid, entry, time } => self.processes.inherited(pid, entry, time),
             Record::Process(ProcessEvent::KernelSymbol { time, event }) => {
                 if let Some(regions) = &self.kernel_regions {

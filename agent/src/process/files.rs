@@ -11,7 +11,7 @@ use super::looks::Look;
 use super::maps::MapsEntry;
 use crate::address::{AbsAddr, FileId, FileOffset};
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::elf::{ForeignFileError, ForeignFiles};
+use crate::elf::{ForeignFileError, ForeignFiles, Runtime};
 use crate::engine::OpenFiles;
 use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX};
 use crate::normalize::MappedFile;
@@ -150,6 +150,26 @@ impl Files {
             [b'/', ..] => self.file(wanted),
             _ => Backing::Anonymous,
         }
+    }
+
+    /// Go programs among the files that came after the `seen`th, which moves on.
+    pub(crate) fn new_go_programs(&self, seen: &mut u32) -> Vec<FileId> {
+        let state = self.state();
+        let is_go = |id: &FileId| {
+            let file = state.entries.get(id).and_then(|entry| entry.file.as_ref());
+            let facts = file.and_then(|file| file.facts.as_ref());
+            facts.is_some_and(|facts| facts.runtime == Runtime::Go)
+        };
+        let new = (*seen..state.next_id).map(FileId).filter(is_go).collect();
+        *seen = state.next_id;
+        new
+    }
+
+    /// True if somebody else holds the file: a process that maps it, or a window. `None` if it is forgotten.
+    pub(crate) fn is_mapped(&self, id: FileId) -> Option<bool> {
+        let state = self.state();
+        let file = state.entries.get(&id)?.file.as_ref()?;
+        Some(Arc::strong_count(file) > 1)
     }
 
     /// Takes a file that was opened by somebody else (the preload of a command).

@@ -3,7 +3,7 @@
 //! build id is the same; what else it holds is the collector's to read.
 
 mod debug_info;
-mod functions;
+pub(crate) mod functions;
 mod plt;
 mod recent;
 mod symbols;

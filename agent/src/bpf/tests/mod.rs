@@ -3,6 +3,7 @@
 mod bytes;
 mod filter;
 mod forks;
+mod go_locks;
 mod ledger;
 mod mappings;
 mod programs;

@@ -5,7 +5,8 @@ use crate::bpf::{MappingUnwind, TableId, Tables, WalkMapping};
 use crate::elf::headers::Elf;
 use crate::elf::source::Source;
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -13,6 +14,27 @@ use std::time::Duration;
 pub(super) struct Target {
     child: Child,
     _folder: tempfile::TempDir,
+}
+
+/// A program that does not run yet.
+pub(super) struct Built {
+    pub(super) file: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+/// Builds a Go program without symbols; `None`, said aloud, if there is no Go.
+pub(super) fn build_go(source: &std::path::Path) -> Option<Built> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("target");
+    let go = std::env::var_os("VESTA_GO").unwrap_or_else(|| "go".into());
+    let mut build = Command::new(go);
+    build.args(["build", "-ldflags=-s -w", "-o"]).arg(&file).arg(source);
+    let Ok(status) = build.env("GO111MODULE", "off").env("GOFLAGS", "").status() else {
+        eprintln!("skipped: no Go compiler");
+        return None;
+    };
+    assert!(status.success());
+    Some(Built { file, folder })
 }
 
 impl Target {
@@ -28,6 +50,21 @@ impl Target {
         Self { child, _folder: folder }
     }
 
+    /// Runs a program that was built; its output is kept for [`Target::output`].
+    pub(super) fn run(program: Built, arguments: &[&str]) -> Self {
+        let mut run = Command::new(&program.file);
+        run.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
+        Self { child: run.spawn().expect("the target runs"), _folder: program.folder }
+    }
+
+    /// What it printed, when it is over.
+    pub(super) fn output(&mut self) -> String {
+        let mut text = String::new();
+        let pipe = self.child.stdout.as_mut().expect("its output is kept");
+        pipe.read_to_string(&mut text).expect("it prints text");
+        text
+    }
+
     pub(super) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).expect("it is ours");
@@ -40,7 +77,7 @@ impl Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        self.child.kill().expect("the target still runs");
+        self.child.kill().expect("it was not waited for yet");
         self.child.wait().expect("it is ours");
     }
 }
@@ -64,7 +101,9 @@ impl TableLoader {
         let mut mappings = Vec::new();
         for line in text.lines() {
             let fields: Vec<&str> = line.split_ascii_whitespace().collect();
-            if fields[1].as_bytes()[2] == b'x' && !line.contains("vsyscall") {
+            // Of the kernel's own: vsyscall, and where it steps through probed instructions.
+            let own = line.contains("vsyscall") || line.contains("[uprobes]");
+            if fields[1].as_bytes()[2] == b'x' && !own {
                 mappings.push(self.mapping(tables, pid, &fields));
             }
         }

@@ -16,7 +16,7 @@ const DATAREL_SDATA4: u8 = 0x3b;
 const PCREL: u8 = 0x10;
 
 /// The range of the function at `address`.
-pub(super) fn containing(elf: &Elf<'_>, address: u64) -> Option<Range<u64>> {
+pub(crate) fn containing(elf: &Elf<'_>, address: u64) -> Option<Range<u64>> {
     let header = elf.segment(elf::PT_GNU_EH_FRAME)?;
     let read = |at: u64, length: u64| {
         elf.read_address("call frame information", at, length, FRAME_ENTRY_BYTES_MAX).ok()
