@@ -37,6 +37,11 @@ pub const RECORD_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Executable mappings kept for one process; what the kernel side can hold. Further ones are counted.
 pub const MAPPINGS_PER_PROCESS_MAX: usize =
     agent_ebpf::limits::MAPPINGS_PER_PAGE * agent_ebpf::limits::MAPPING_PAGES_PER_PROCESS_MAX;
+/// Mappings of a program, in all sets that were true until another file took a place in them: samples that are held
+/// are of that time. A program of ten mappings may replace one a hundred times in [`HELD_NS_MAX`].
+pub const MAPPINGS_REPLACED_MAX: usize = 1024;
+/// Reported mappings that are laid over the known ones at once: each is held against the others.
+pub const MAPPINGS_TAKEN_IN_MAX: usize = 256;
 /// Bytes read of one `/proc/PID/maps`: a V8 process with 128,000 lines has about 12 MB.
 pub const MAPS_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of one line of `/proc/PID/maps`: a path of `PATH_MAX` (4,096) and the fields before it, twice
@@ -223,6 +228,13 @@ pub const TABLE_CACHE_INPUT_BYTES_MIN: u64 = 512 << 10;
 pub const TABLE_CACHE_FILE_BYTES_MAX: u64 = 80 << 20;
 /// Bytes of all of them; those that were not used for longest are deleted. A developer's machine has 20 MB.
 pub const TABLE_CACHE_BYTES_MAX: u64 = 256 << 20;
+/// Time that who needs a table waits for the disk, before it is compiled: a million rows are read in 7 ms where the
+/// file is in memory, and compiled in 100.
+pub const TABLE_CACHE_WAIT: Duration = Duration::from_millis(100);
+/// Tables that wait for the disk, to be read or kept: what waits to be kept is in memory (3 MB a million rows).
+pub const TABLE_CACHE_REQUESTS_MAX: usize = 4;
+/// Bytes of code of a file whose rows from code are kept: as much is read for the digest that they are found by.
+pub const TABLE_CACHE_CODE_BYTES_MAX: u64 = 128 << 20;
 /// Their number.
 pub const TABLE_CACHE_FILES_MAX: usize = 4096;
 /// Threads that look behind mappings: two, so that one large file does not hold up the others.
@@ -430,6 +442,14 @@ pub const UNWIND_CIES_BYTES_MAX: usize = 8 << 20;
 /// Bytes of call frame instructions run for one file, those of a shared CIE counted for each function.
 /// `librustc_driver`'s 107,000 functions take 10 MB, nine million rows 90.
 pub const UNWIND_WORK_BYTES_MAX: u64 = 256 << 20;
+/// Functions of one file from which on a second thread reads half of them: 15 ms of work.
+pub const UNWIND_HELPED_FUNCTIONS_MIN: usize = 16 << 10;
+/// Functions that it reads in one go: 2 ms.
+pub const UNWIND_BLOCK_FUNCTIONS: usize = 2048;
+/// Rows of these, 24 bytes each: functions have ten on average. What has more is read by the thread that needs it.
+pub const UNWIND_BLOCK_ROWS_MAX: usize = 64 << 10;
+/// Blocks that wait to be put in their places.
+pub const UNWIND_BLOCKS_AHEAD: usize = 2;
 /// Rows of one file, 75 MB in the kernel and 38 on the way there: a third more than nine million. The
 /// largest file seen has 1.24 million.
 pub const UNWIND_ROWS_PER_FILE_MAX: usize = 12 << 20;

@@ -8,12 +8,14 @@ use super::maps::MapsEntry;
 use crate::address::{Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{
-    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, IMAGES_PER_INSTANCE_MAX,
-    MAPPINGS_PER_PROCESS_MAX, MAPS_READ_INTERVAL_NS_MIN,
+    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, HELD_NS_MAX,
+    IMAGES_PER_INSTANCE_MAX, MAPPINGS_PER_PROCESS_MAX, MAPPINGS_REPLACED_MAX,
+    MAPPINGS_TAKEN_IN_MAX, MAPS_READ_INTERVAL_NS_MIN,
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
 use proto::BuildId;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A mapping that the kernel reported and that nobody has looked at yet.
@@ -57,8 +59,9 @@ pub(super) struct Image {
     pub(super) meanwhile: Option<Vec<Reported>>,
     /// When `/proc` was read into `set`: older reports are in it.
     pub(super) read_at: MonotonicNs,
-    /// Time of the newest report.
-    reported_at: MonotonicNs,
+    /// What was mapped before a file came to lie where another one was, and until when: samples that were held
+    /// until now may be of that time.
+    replaced: VecDeque<(MonotonicNs, Arc<MappingSet>)>,
     /// Who it is, once somebody asked.
     pub(super) identity: Option<Arc<ProcessIdentity>>,
     /// Who forked it, while it has not executed a program of its own.
@@ -228,7 +231,7 @@ impl Image {
             reported: self.reported.clone(),
             meanwhile: None,
             read_at: MonotonicNs(0),
-            reported_at: MonotonicNs(0),
+            replaced: VecDeque::new(),
             identity: None,
             forked_from: self.identity.clone(),
             published: Vec::new(),
@@ -245,7 +248,6 @@ impl Image {
         let news = time >= self.since && time > self.read_at;
         let room = self.reported.len() < MAPPINGS_PER_PROCESS_MAX;
         if news && room {
-            self.reported_at = time;
             self.reported.push(reported);
         }
         news && room
@@ -262,11 +264,6 @@ impl Image {
         self.published.last().is_some_and(|published| published.at < time)
     }
 
-    /// The time that its mappings are of.
-    pub(super) fn known_at(&self) -> MonotonicNs {
-        self.read_at.max(self.reported_at)
-    }
-
     /// Takes in what was reported, given what stands behind all of it.
     pub(super) fn take_in(&mut self, behind: impl FnOnce(Vec<Asked>) -> Vec<Seen>) {
         if self.reported.is_empty() {
@@ -276,12 +273,42 @@ impl Image {
             let room = MAPPINGS_PER_PROCESS_MAX.saturating_sub(meanwhile.len());
             meanwhile.extend(self.reported.iter().take(room).cloned());
         }
+        let reported = std::mem::take(&mut self.reported);
+        let times: Vec<MonotonicNs> = reported.iter().map(|reported| reported.time).collect();
         let asked =
             |reported: Reported| Asked { mapping: reported.entry, build_id: reported.build_id };
-        let asked: Vec<Asked> = self.reported.drain(..).map(asked).collect();
+        let asked: Vec<Asked> = reported.into_iter().map(asked).collect();
         let seen = behind(asked.clone());
         let mappings = asked.iter().zip(seen).map(|(one, seen)| Mapping::seen(&one.mapping, seen));
-        self.set = Arc::new(self.set.with(mappings));
+        let (mut set, mut added) = (Arc::clone(&self.set), Vec::new());
+        for (mapping, time) in mappings.zip(times) {
+            if set.is_replaced_by(&mapping) || added.iter().any(|old| mapping.replaces(old)) {
+                set = Arc::new(set.with(added.drain(..)));
+                self.keep_replaced(time, &set);
+            } else if added.len() >= MAPPINGS_TAKEN_IN_MAX {
+                set = Arc::new(set.with(added.drain(..)));
+            }
+            added.push(mapping);
+        }
+        self.set = Arc::new(set.with(added));
+    }
+
+    /// Another file takes a place in `set` from `time` on.
+    fn keep_replaced(&mut self, time: MonotonicNs, set: &Arc<MappingSet>) {
+        let limit = MonotonicNs(time.0.saturating_sub(2 * HELD_NS_MAX));
+        while self.replaced.pop_front_if(|(until, _)| *until < limit).is_some() {}
+        let length = set.mappings().len().max(1);
+        let room = MAPPINGS_REPLACED_MAX / length;
+        while self.replaced.len() >= room && self.replaced.pop_front().is_some() {}
+        if room > 0 {
+            self.replaced.push_back((time, Arc::clone(set)));
+        }
+    }
+
+    /// The mappings of a time, as they are known now.
+    pub(super) fn set_at(&self, time: MonotonicNs) -> &Arc<MappingSet> {
+        let at = self.replaced.partition_point(|(until, _)| *until <= time);
+        self.replaced.get(at).map_or(&self.set, |(_, set)| set)
     }
 
     /// The mappings of this program that samples with `generation` were walked with.
@@ -314,8 +341,9 @@ impl Image {
         self.published.push(Published { generation, set, at });
     }
 
-    /// Forgets generations that were replaced before `time`.
+    /// Forgets generations, and what was mapped, before `time`.
     fn forget_before(&mut self, time: MonotonicNs) {
+        while self.replaced.pop_front_if(|(until, _)| *until < time).is_some() {}
         let over = self.published.iter().skip(1).take_while(|next| next.at < time).count();
         self.published.drain(..over.min(self.published.len()));
     }

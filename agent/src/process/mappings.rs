@@ -74,6 +74,12 @@ impl Mapping {
         Self { awaited: seen.awaited, ..mapping }
     }
 
+    /// True if it comes to lie where another file is mapped.
+    pub(super) fn replaces(&self, old: &Self) -> bool {
+        let place = |mapping: &Self| Some((mapping.file.as_ref()?.id, mapping.bias));
+        self.start < old.end && old.start < self.end && place(self) != place(old)
+    }
+
     /// The part of this mapping within `start..end`, if there is one.
     fn part(&self, start: AbsAddr, end: AbsAddr) -> Option<Self> {
         let (start, end) = (self.start.max(start), self.end.min(end));
@@ -108,6 +114,14 @@ impl MappingSet {
         }
         let runtime = mappings.iter().filter_map(Mapping::interpreter).next();
         Self { mappings, runtime: runtime.unwrap_or(Runtime::Native) }
+    }
+
+    /// True if a mapping comes to lie where another file is.
+    #[must_use]
+    pub(super) fn is_replaced_by(&self, new: &Mapping) -> bool {
+        let first = self.mappings.partition_point(|old| old.end <= new.start);
+        let behind = self.mappings.get(first..).unwrap_or_default();
+        behind.iter().take_while(|old| old.start < new.end).any(|old| new.replaces(old))
     }
 
     /// All mappings, ascending.

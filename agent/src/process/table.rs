@@ -333,16 +333,18 @@ impl ProcessTable {
         let instances = &self.instances[&pid];
         let image = &instances[index].images[program];
         let (mut sound_frames, mut doubt) = (usize::MAX, None);
+        // A sample that was held may be older than what the records said since.
+        let set = image.set_at(sample.time);
         let mappings = match image.of_generation(sample.generation) {
             // Records come in the order of their times: what they say is how it was at the sample's.
-            Some(walked) if image.known_at() <= sample.time => {
-                sound_frames = sound(&sample.user, walked, &image.set);
+            Some(walked) if image.read_at <= sample.time => {
+                sound_frames = sound(&sample.user, walked, set);
                 doubt = (sound_frames < sample.user.len()).then_some(Doubt::WalkOutdated);
-                Some(Arc::clone(&image.set))
+                Some(Arc::clone(set))
             }
-            // What is known is of after the sample.
+            // What is known was read after the sample.
             Some(walked) => Some(Arc::clone(walked)),
-            None if sample.generation == Generation(0) => Some(Arc::clone(&image.set)),
+            None if sample.generation == Generation(0) => Some(Arc::clone(set)),
             None => {
                 doubt = Some(Doubt::GenerationMismatched);
                 let mut images = instances.iter().flat_map(|instance| &instance.images);
@@ -352,7 +354,7 @@ impl ProcessTable {
                 if other && sample.kernel.is_empty() {
                     sound_frames = 1;
                 }
-                (!other || sound_frames == 1).then(|| Arc::clone(&image.set))
+                (!other || sound_frames == 1).then(|| Arc::clone(set))
             }
         };
         // Found as one by a look before, be it for this very sample.

@@ -85,3 +85,38 @@ fn a_sample_is_counted_once_however_long_it_was_held() {
     }
     assert_eq!(counted(&scene), [1; 3]);
 }
+
+#[test]
+fn a_held_sample_shows_what_was_mapped_at_its_time() {
+    let mut scene = Scene::new();
+    scene.fork(10, 1, 50, 50);
+    scene.exec(11, 50, "a");
+    scene.mmap(11, 50, 0x1000, "/bin/a");
+    // Two libraries take turns at one address, and none of it was looked at before.
+    let libraries = ["/lib/one.so", "/lib/two.so"];
+    let turns: Vec<(u64, &str)> = (0..40).zip(libraries.into_iter().cycle()).collect();
+    for &(turn, library) in &turns {
+        scene.mmap(20 + 5 * turn, 50, 0x8000, library);
+    }
+    scene.lives(50, 10, "/bin/a", &[]);
+    for &(turn, library) in turns.iter().rev() {
+        let expected = format!("/bin/a: {library}+10 /bin/a+10");
+        scene.check(23 + 5 * turn, 50, &[0x8010, 0x1010], &expected);
+    }
+    // Walked by what was published in the middle: the frames in the other library are not believed.
+    scene.table.mappings(Pid(50));
+    scene.table.published(Pid(50), Generation(1));
+    scene.mmap(230, 50, 0x8000, "/lib/one.so");
+    scene.mmap(240, 50, 0x8000, "/lib/two.so");
+    let held = scene.sample(235, 50, 1, &[0x8010, 0x1010]);
+    assert_eq!(scene.table.attribute_held(&held).sound_frames, 1);
+    assert_eq!(scene.shown(&held), "/bin/a: /lib/one.so+10 /bin/a+10");
+    let later = scene.sample(245, 50, 1, &[0x8010, 0x1010]);
+    assert_eq!(scene.table.attribute_held(&later).sound_frames, usize::MAX);
+    // A program that does it all the time keeps a few of these.
+    for turn in 0..4000 {
+        scene.mmap(300 + turn, 50, 0x8000, libraries[usize::try_from(turn % 2).unwrap()]);
+    }
+    scene.check(4299, 50, &[0x8010], "/bin/a: /lib/two.so+10");
+    scene.check(4298, 50, &[0x8010], "/bin/a: /lib/one.so+10");
+}
