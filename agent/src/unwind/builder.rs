@@ -303,16 +303,50 @@ impl Builder<'_> {
     }
 }
 
+/// Places of rules that were used lately; a power of two.
+const RECENT_RULES: usize = 256;
+
 /// Distinct rules, numbered in the order of their first use.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct RuleSet {
     rules: Vec<UnwindRule>,
     indices: HashMap<UnwindRule, u16>,
+    /// Numbers of rules that were used lately, by the place of the rule: nearly every row has one of these, and
+    /// there are a million.
+    recent: [u16; RECENT_RULES],
+}
+
+impl Default for RuleSet {
+    fn default() -> Self {
+        Self { rules: Vec::new(), indices: HashMap::new(), recent: [0; RECENT_RULES] }
+    }
 }
 
 impl RuleSet {
+    fn place(rule: UnwindRule) -> usize {
+        let UnwindRule { kind, rbp, rbp_from_rbp: _, reserved: _, offset, addend } = rule;
+        // Offsets are multiples of eight.
+        let (offset, addend) = (offset.cast_unsigned() / 8, addend.cast_unsigned() << 3);
+        let (kind, rbp) = (u32::from(kind) << 5, u32::from(rbp.cast_unsigned()) << 4);
+        let place = offset ^ addend ^ kind ^ rbp;
+        usize::try_from(place).unwrap_or(0) % RECENT_RULES
+    }
+
     /// The rule's number. Where all numbers are used, that of `Unsupported`, and one more in `refused`.
     fn intern(&mut self, rule: UnwindRule, refused: &mut u64) -> u16 {
+        let place = Self::place(rule);
+        let recent = self.recent.get(place).copied().unwrap_or(0);
+        if self.get(recent) == Some(rule) {
+            return recent;
+        }
+        let number = self.number(rule, refused);
+        if let Some(recent) = self.recent.get_mut(place) {
+            *recent = number;
+        }
+        number
+    }
+
+    fn number(&mut self, rule: UnwindRule, refused: &mut u64) -> u16 {
         if let Some(&index) = self.indices.get(&rule) {
             return index;
         }

@@ -14,11 +14,13 @@ use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{Source, malformed, u64_at};
 use crate::elf::unwind_digest;
 use crate::limits::{
-    ELF_DYNAMIC_BYTES_MAX, UNWIND_CODE_LARGE_BYTES, UNWIND_DECOMPRESSED_BYTES_MAX,
-    UNWIND_ENTRY_BYTES_MAX, UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_PADDING_BYTES_MAX,
-    UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
+    ELF_DYNAMIC_BYTES_MAX, UNWIND_BLOCK_FUNCTIONS, UNWIND_BLOCKS_AHEAD, UNWIND_CODE_LARGE_BYTES,
+    UNWIND_DECOMPRESSED_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX, UNWIND_HELPED_FUNCTIONS_MIN,
+    UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_SECTION_BYTES_MAX,
+    UNWIND_SECTIONS_MAX,
 };
 use object::elf;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Compiles the rows of a file in memory, the vDSO.
 ///
@@ -58,15 +60,60 @@ pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileErr
     Ok(table)
 }
 
-/// Adds the functions of all sources in the order of their addresses.
+/// Adds the functions of all sources in the order of their addresses. Of a large file another thread reads most
+/// entries of call frame information ahead, in blocks; what becomes of them is the same.
 fn merge(
+    builder: Builder<'_>,
+    compiler: cfi::Compiler<'_>,
+    entries: Entries<'_>,
+    go: Option<&GoTable<'_, '_>>,
+) -> Result<RowTable, ForeignFileError> {
+    let count = entries.len();
+    let helper = if count < UNWIND_HELPED_FUNCTIONS_MIN { None } else { compiler.ahead() };
+    let Some(mut helper) = helper else {
+        return in_order(builder, compiler, entries, go, None);
+    };
+    let mut ahead = entries.twin();
+    let (sender, blocks) = sync_channel(UNWIND_BLOCKS_AHEAD);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("unwind-ahead".to_owned());
+        let helper = thread.spawn_scoped(scope, move || {
+            for first in (0..count).step_by(UNWIND_BLOCK_FUNCTIONS).filter(|&n| is_ahead(n)) {
+                let numbers = first..count.min(first + UNWIND_BLOCK_FUNCTIONS);
+                let block = helper.read(&mut ahead, numbers);
+                if sender.send(block).is_err() {
+                    break; // whoever wanted them has ended
+                }
+            }
+            ahead.check()
+        });
+        // It takes the other end with it, so the helper never waits for nobody.
+        let blocks = helper.is_ok().then_some(blocks);
+        let made = in_order(builder, compiler, entries, go, blocks);
+        match helper.map(std::thread::ScopedJoinHandle::join) {
+            Ok(Ok(read)) => read.and(made),
+            Ok(Err(panic)) => std::panic::resume_unwind(panic),
+            Err(_no_thread) => made,
+        }
+    })
+}
+
+/// True for a function that the helper reads: of each three blocks two, because the other thread puts all rows in
+/// their places besides.
+fn is_ahead(number: usize) -> bool {
+    !(number / UNWIND_BLOCK_FUNCTIONS).is_multiple_of(3)
+}
+
+fn in_order(
     mut builder: Builder<'_>,
     mut compiler: cfi::Compiler<'_>,
     mut entries: Entries<'_>,
     go: Option<&GoTable<'_, '_>>,
+    blocks: Option<Receiver<cfi::Block>>,
 ) -> Result<RowTable, ForeignFileError> {
     let base = builder.base();
     let mut go = go.map(|go| GoRows::new(go, &mut builder));
+    let mut block = None;
     for number in 0..entries.len() {
         if builder.losses.out_of_time > 0 {
             builder.losses.left_out += (entries.len() - number) as u64;
@@ -79,7 +126,15 @@ fn merge(
                 go.add(&mut builder);
             }
         }
-        compiler.add(&mut builder, &mut entries, number);
+        let index = number % UNWIND_BLOCK_FUNCTIONS;
+        if index == 0 {
+            let blocks = blocks.as_ref().filter(|_| is_ahead(number));
+            block = blocks.and_then(|blocks| blocks.recv().ok());
+        }
+        let is_read = block.as_ref().is_some_and(|block| block.add(index, &mut builder));
+        if !is_read {
+            compiler.add(&mut builder, &mut entries, number);
+        }
     }
     if let Some(go) = &mut go {
         while go.start().is_some() {
@@ -244,3 +299,6 @@ impl Dynamic {
         found
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ use crate::limits::{
 };
 use gimli::{BaseAddresses, LittleEndian, UnwindSection};
 use hashbrown::HashMap;
+use std::sync::Arc;
 
 /// Which of the two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ pub(super) struct Entries<'a> {
     sections: Vec<Section<'a>>,
     /// Start relative to the builder's base, above the entry's place. Ascending when found, and for equal
     /// starts the section that comes first wins.
-    functions: Vec<u64>,
+    functions: Arc<Vec<u64>>,
     cies: HashMap<u32, Option<Cie>>,
     cies_bytes: usize,
     /// Entries that could not be read.
@@ -116,20 +117,38 @@ impl<'a> Entries<'a> {
         }
         let mut entries = Self {
             sections: placed,
-            functions: Vec::new(),
+            functions: Arc::default(),
             cies: HashMap::new(),
             cies_bytes: 0,
             damaged: 0,
             left_out,
         };
         let mut piece = Vec::new();
+        let mut functions = Vec::new();
         for index in 0..entries.sections.len() {
-            entries.read_through(index, &mut piece, builder);
+            entries.read_through(index, &mut piece, &mut functions, builder);
         }
         entries.check()?;
         // An input section's functions are in order already, and there are few of those.
-        entries.functions.sort_unstable();
+        functions.sort_unstable();
+        entries.functions = Arc::new(functions);
         Ok(entries)
+    }
+
+    /// The same, for another thread.
+    pub(super) fn twin(&self) -> Self {
+        let again = |section: &Section<'a>| {
+            let Section { place, input, .. } = *section;
+            Section { place, input, reader: Slotted::new(input.source) }
+        };
+        Self {
+            sections: self.sections.iter().map(again).collect(),
+            functions: Arc::clone(&self.functions),
+            cies: HashMap::new(),
+            cies_bytes: 0,
+            damaged: 0,
+            left_out: 0,
+        }
     }
 
     /// How many functions there are.
@@ -154,7 +173,13 @@ impl<'a> Entries<'a> {
     }
 
     /// Walks the entries by their lengths, so that one that is damaged does not hide the rest.
-    fn read_through(&mut self, index: usize, piece: &mut Vec<u8>, builder: &Builder<'_>) {
+    fn read_through(
+        &mut self,
+        index: usize,
+        piece: &mut Vec<u8>,
+        functions: &mut Vec<u64>,
+        builder: &Builder<'_>,
+    ) {
         let Some(&Section { input, .. }) = self.sections.get(index) else { return };
         let mut at = 0;
         while at < input.size {
@@ -168,7 +193,11 @@ impl<'a> Entries<'a> {
             let mut done = 0;
             while let Some(header) = header_at(piece, done, input.format) {
                 let ends = header.size == 4 && input.ends_with_zero;
-                if ends || !self.read_entry(index, at, piece, done, header, builder) {
+                let whole = !ends && {
+                    let from = (at, &**piece, done, header);
+                    self.read_entry(index, from, functions, builder)
+                };
+                if !whole {
                     if ends {
                         return;
                     }
@@ -192,10 +221,8 @@ impl<'a> Entries<'a> {
     fn read_entry(
         &mut self,
         index: usize,
-        at: u64,
-        piece: &[u8],
-        done: usize,
-        header: Header,
+        (at, piece, done, header): (u64, &[u8], usize, Header),
+        functions: &mut Vec<u64>,
         builder: &Builder<'_>,
     ) -> bool {
         let end = usize::try_from(header.size).ok().and_then(|size| done.checked_add(size));
@@ -214,8 +241,8 @@ impl<'a> Entries<'a> {
         let inside = builder.place(&(start..start.saturating_add(1)));
         let entry = u32::try_from(offset).ok().and_then(|offset| place.checked_add(offset));
         if let (Some((start, _)), Some(entry)) = (inside, entry) {
-            if self.functions.len() < UNWIND_FUNCTIONS_MAX {
-                self.functions.push(u64::from(start) << 32 | u64::from(entry));
+            if functions.len() < UNWIND_FUNCTIONS_MAX {
+                functions.push(u64::from(start) << 32 | u64::from(entry));
             } else {
                 self.left_out += 1;
             }
