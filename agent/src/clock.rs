@@ -1,6 +1,8 @@
 //! The two clocks of the agent: kernel records carry `CLOCK_MONOTONIC`, the wire carries wall time.
 //! One offset is read per window, so that a step of the wall clock never tears a window apart.
 
+use std::cell::Cell;
+
 /// `CLOCK_MONOTONIC`, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MonotonicNs(pub u64);
@@ -19,10 +21,22 @@ pub fn monotonic_now() -> MonotonicNs {
     MonotonicNs(nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)))
 }
 
-/// CPU time of the calling thread, nanoseconds: what work cost, however busy the host is.
+thread_local! {
+    /// CPU time of threads that worked for this one, nanoseconds.
+    static OF_HELPERS_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// CPU time of the calling thread and of those that it was charged for, nanoseconds: what work cost, however busy the
+/// host is.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
-    nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime))
+    let own_ns = nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime));
+    own_ns.saturating_add(OF_HELPERS_NS.get())
+}
+
+/// Another thread spent so much CPU time for the calling one.
+pub fn charge_thread(ns: u64) {
+    OF_HELPERS_NS.set(OF_HELPERS_NS.get().saturating_add(ns));
 }
 
 /// `CLOCK_BOOTTIME - CLOCK_MONOTONIC`, nanoseconds: the time that the host slept. Start times of

@@ -14,6 +14,7 @@ use proto::BuildId;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use unwind_digest::Reads;
 
 /// Reads foreign files in this process.
 #[derive(Debug, Default)]
@@ -42,12 +43,14 @@ impl ForeignFiles for LocalFiles {
     }
 
     fn unwind_digest(&self, file: &OwnedFd) -> Result<Option<UnwindDigest>, ForeignFileError> {
-        let digest = unwind_digest::digest(Source::file(file.as_fd())?);
-        // The compiler leaves out what is damaged, and says so; a digest of that file has no use.
-        Ok(digest.unwrap_or_else(|error| {
-            tracing::debug!(%error, "no digest of what rows are compiled from");
-            None
-        }))
+        digest(file, Reads::Frames)
+    }
+
+    fn unwind_digest_with_code(
+        &self,
+        file: &OwnedFd,
+    ) -> Result<Option<UnwindDigest>, ForeignFileError> {
+        digest(file, Reads::Code)
     }
 
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
@@ -76,4 +79,13 @@ impl ForeignFiles for LocalFiles {
         let name = bytes.split(|&byte| byte == 0).next()?;
         String::from_utf8(name.to_vec()).ok()
     }
+}
+
+fn digest(file: &OwnedFd, reads: Reads) -> Result<Option<UnwindDigest>, ForeignFileError> {
+    let digest = unwind_digest::digest(Source::file(file.as_fd())?, reads);
+    // The compiler leaves out what is damaged, and says so; a digest of that file has no use.
+    Ok(digest.unwrap_or_else(|error| {
+        tracing::debug!(%error, "no digest of what rows are compiled from");
+        None
+    }))
 }

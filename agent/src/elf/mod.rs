@@ -137,6 +137,17 @@ pub trait ForeignFiles: Send + Sync {
         Ok(None)
     }
 
+    /// The same with the code and the symbols, for a file with rows made from code; `None` if there is too much.
+    ///
+    /// # Errors
+    /// See [`ForeignFileError`].
+    fn unwind_digest_with_code(
+        &self,
+        _file: &OwnedFd,
+    ) -> Result<Option<UnwindDigest>, ForeignFileError> {
+        Ok(None)
+    }
+
     /// Compiles the unwind rows of a file.
     ///
     /// # Errors

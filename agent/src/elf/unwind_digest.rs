@@ -1,13 +1,13 @@
 //! A digest of everything in a file that its unwind rows are compiled from: headers, call frame information,
-//! the dynamic table. Files with one digest have the same rows, whatever ids they carry.
+//! the dynamic table; for rows from code, the code. Files with one digest have the same rows, whatever ids they carry.
 
 use super::dynamic::DynamicSymbols;
 use super::headers::{Elf, Section};
 use super::source::Source;
 use super::{ForeignFileError, UnwindDigest};
 use crate::limits::{
-    ELF_DYNAMIC_BYTES_MAX, PAGED_BYTES, TABLE_CACHE_INPUT_BYTES_MIN, UNWIND_SECTION_BYTES_MAX,
-    UNWIND_SECTIONS_MAX,
+    ELF_DYNAMIC_BYTES_MAX, PAGED_BYTES, TABLE_CACHE_CODE_BYTES_MAX, TABLE_CACHE_INPUT_BYTES_MIN,
+    UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
 };
 use object::elf;
 use sha2::{Digest as _, Sha256};
@@ -24,13 +24,35 @@ const COMPILER: &str = env!("VESTA_ROW_COMPILER");
 /// Bytes at the start of a section of code that may be a stub's.
 const STUB_BYTES: u64 = 64;
 
+/// What of a file its rows are compiled from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reads {
+    /// Call frame information.
+    Frames,
+    /// Code, and the symbols that say where its functions begin, besides.
+    Code,
+}
+
 /// `None` for a file that is compiled as fast as it is read, and for what has rows from elsewhere.
-pub(super) fn digest(source: Source<'_>) -> Result<Option<UnwindDigest>, ForeignFileError> {
+pub(super) fn digest(
+    source: Source<'_>,
+    reads: Reads,
+) -> Result<Option<UnwindDigest>, ForeignFileError> {
     let elf = Elf::parse(source)?;
-    match frames_worth_keeping(&elf)? {
-        Some(frames) => digest_of(&elf, &frames).map(Some),
-        None => Ok(None),
+    let Some(mut parts) = frames_worth_keeping(&elf)? else { return Ok(None) };
+    if reads == Reads::Code {
+        let is_read = |section: &&Section| {
+            let symbols = [elf::SHT_SYMTAB.0, elf::SHT_DYNSYM.0].contains(&section.kind);
+            symbols || section.is_code() && section.kind != elf::SHT_NOBITS.0
+        };
+        let read: Vec<Section> = elf.sections.iter().filter(is_read).copied().collect();
+        let bytes = read.iter().fold(0_u64, |sum, section| sum.saturating_add(section.size));
+        if bytes > TABLE_CACHE_CODE_BYTES_MAX {
+            return Ok(None);
+        }
+        parts.extend(read);
     }
+    digest_of(&elf, &parts, reads).map(Some)
 }
 
 /// True for a file whose rows are found by their digest. Its code has no part in that.
@@ -61,10 +83,15 @@ fn frames_worth_keeping(elf: &Elf<'_>) -> Result<Option<Vec<Section>>, ForeignFi
     Ok(kept.then_some(frames))
 }
 
-fn digest_of(elf: &Elf<'_>, frames: &[Section]) -> Result<UnwindDigest, ForeignFileError> {
+fn digest_of(
+    elf: &Elf<'_>,
+    parts: &[Section],
+    reads: Reads,
+) -> Result<UnwindDigest, ForeignFileError> {
     let source = elf.source();
     let mut hash = Sha256::new();
     hash.update(COMPILER);
+    hash.update([u8::from(reads == Reads::Code)]);
     hash.update(super::inspect::htlhash(source)?.as_bytes());
     hash.update(elf.kind.to_le_bytes());
     hash.update(elf.entry.to_le_bytes());
@@ -95,7 +122,7 @@ fn digest_of(elf: &Elf<'_>, frames: &[Section]) -> Result<UnwindDigest, ForeignF
             add(&mut hash, source, section.offset, section.size.min(STUB_BYTES))?;
         }
     }
-    for section in frames {
+    for section in parts {
         add(&mut hash, source, section.offset, section.size)?;
     }
     Ok(UnwindDigest(hash.finalize().into()))
@@ -189,7 +216,7 @@ mod tests {
 
     fn check(segments: &[(u32, u64, u64)], sections: &[(&str, u64)], has: bool) {
         let bytes = file(segments, sections, END);
-        let digest = digest(Source::memory(&bytes));
+        let digest = digest(Source::memory(&bytes), Reads::Frames);
         assert_eq!(digest.unwrap().is_some(), has, "{segments:?} {sections:?}");
     }
 
@@ -221,7 +248,7 @@ mod tests {
             if let Some(at) = at {
                 bytes[usize::try_from(at).unwrap()] = 7;
             }
-            digest(Source::memory(&bytes)).unwrap().unwrap().0
+            digest(Source::memory(&bytes), Reads::Frames).unwrap().unwrap().0
         };
         // Behind the frames and before the last page, which has a part in it anyway.
         assert_eq!(of(END + 64, None), of(END + 64, Some(END + 70)));

@@ -22,7 +22,7 @@ use crate::process::host::Host;
 use crate::process::looks::{LookCounts, Looks};
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
-use crate::process::table_cache::{CacheCounts, TableCache};
+use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
 use agent_ebpf::{Counters, Outcome};
@@ -126,8 +126,9 @@ impl Engine {
         let files = Arc::new(Files::new(Arc::clone(&host), Arc::clone(foreign)));
         let cache = open_cache(options);
         let open_files: Arc<dyn OpenFiles> = Arc::clone(&files) as _;
+        let keeper = cache.clone().map(Keeper::start).transpose().map_err(EngineError::Thread)?;
         let compilers =
-            Compilers::start(foreign, &open_files, cache.as_ref()).map_err(EngineError::Thread)?;
+            Compilers::start(foreign, &open_files, keeper.as_ref()).map_err(EngineError::Thread)?;
         let looks = Arc::new(Looks::start(Arc::clone(&files)).map_err(EngineError::Thread)?);
         let processes = ProcessTable::new(Arc::clone(&host), Arc::clone(&looks), &options.pids);
         let now = monotonic_now();

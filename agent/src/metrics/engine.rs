@@ -49,7 +49,7 @@ const NOW: [Figure; 18] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 57] = [
+const SINCE_START: [Figure; 58] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -140,6 +140,9 @@ const SINCE_START: [Figure; 57] = [
     }),
     ("table_cache_failed", "Times that the disk refused the table cache", |counts| {
         counts.cache.failed
+    }),
+    ("table_cache_late", "Compiled tables that the disk did not give or take in time", |counts| {
+        counts.cache.late
     }),
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),

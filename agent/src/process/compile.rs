@@ -5,7 +5,7 @@
 
 mod spending;
 
-use super::table_cache::TableCache;
+use super::table_cache::Keeper;
 use crate::address::FileId;
 use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::elf::{ForeignFileError, ForeignFiles, UnwindDigest};
@@ -230,7 +230,7 @@ impl Compilers {
     pub fn start(
         parse: &Arc<dyn ForeignFiles>,
         files: &Arc<dyn OpenFiles>,
-        cache: Option<&Arc<TableCache>>,
+        cache: Option<&Keeper>,
     ) -> io::Result<Self> {
         let (sender, ready) = sync_channel(TABLES_READY_MAX);
         let work = Work {
@@ -238,7 +238,7 @@ impl Compilers {
             shared: Arc::default(),
             parse: Arc::clone(parse),
             files: Arc::clone(files),
-            cache: cache.map(Arc::clone),
+            cache: cache.cloned(),
             ready: sender,
         };
         let (ready, stuck_ns) = (Some(ready), TABLE_STUCK_NS);
@@ -377,7 +377,7 @@ struct Work {
     shared: Arc<Shared>,
     parse: Arc<dyn ForeignFiles>,
     files: Arc<dyn OpenFiles>,
-    cache: Option<Arc<TableCache>>,
+    cache: Option<Keeper>,
     ready: SyncSender<Compiled>,
 }
 
@@ -393,17 +393,32 @@ impl Work {
             self.done(thread_cpu_ns().saturating_sub(began_ns));
             let Some(made) = made.transpose() else { continue };
             let (unwound, to_keep) = match made {
-                Ok(Made { unwound, digest }) => {
+                Ok(Made { unwound, keep }) => {
                     let unwound = Arc::new(unwound);
-                    (Ok(Arc::clone(&unwound)), digest.map(|digest| (digest, unwound)))
+                    (Ok(Arc::clone(&unwound)), keep.map(|keep| (keep, unwound)))
                 }
                 Err(error) => (Err(error), None),
             };
             // Nobody takes it only if all is closed, which is what is looked at next.
             let _closed = self.ready.send(Compiled { file, unwound });
-            // Somebody waits for the table, nobody for the disk.
-            if let (Some(cache), Some((digest, unwound))) = (&self.cache, to_keep) {
-                cache.store(&digest, &unwound);
+            if let (Some(cache), Some((keep, unwound))) = (&self.cache, to_keep) {
+                self.keep(cache, keep, unwound);
+            }
+        }
+    }
+
+    /// Hands a table over to be kept on disk. What it is found by, where its rows are from code, is read only now:
+    /// somebody waited for the table.
+    fn keep(&self, cache: &Keeper, keep: Keep, unwound: Arc<Unwound>) {
+        match keep {
+            Keep::By(digest) => cache.store(digest, unwound),
+            Keep::WithCode { file, digest } => {
+                let read = AssertUnwindSafe(|| self.parse.unwind_digest_with_code(&file));
+                let whole = std::panic::catch_unwind(read).ok().and_then(Result::ok).flatten();
+                if let Some(whole) = whole {
+                    cache.store(whole, unwound);
+                    cache.store(digest, Arc::new(Unwound::new(RowTable::default())));
+                }
             }
         }
     }
@@ -421,20 +436,34 @@ impl Work {
     }
 
     /// From the cache, else compiled.
-    fn unwind(&self, file: &OwnedFd) -> Result<Made, ForeignFileError> {
+    fn unwind(&self, file: &Arc<OwnedFd>) -> Result<Made, ForeignFileError> {
         let digest = match &self.cache {
             Some(_) => self.parse.unwind_digest(file)?,
             None => None,
         };
-        let found = self.cache.as_ref().zip(digest.as_ref());
-        if let Some(unwound) = found.and_then(|(cache, digest)| cache.find(digest)) {
-            return Ok(Made { unwound, digest: None });
+        if let Some(unwound) = digest.and_then(|digest| self.find(file, &digest)) {
+            return Ok(Made { unwound, keep: None });
         }
         let unwound = self.parse.unwind_rows(file).map(Unwound::new)?;
-        // What a limit left out is counted with each compilation, and code has no part in the digest.
-        let rows = &unwound.rows;
-        let whole = rows.losses() == RowLosses::default() && !rows.is_from_code();
-        Ok(Made { unwound, digest: digest.filter(|_| whole) })
+        // What a limit left out is counted with each compilation.
+        let whole = unwound.rows.losses() == RowLosses::default();
+        let keep = digest.filter(|_| whole).map(|digest| match unwound.rows.is_from_code() {
+            true => Keep::WithCode { file: Arc::clone(file), digest },
+            false => Keep::By(digest),
+        });
+        Ok(Made { unwound, keep })
+    }
+
+    /// The cached table. One without rows stands for another, that is found by the code too: few files have rows
+    /// from code, and the code of all of them would have to be read.
+    fn find(&self, file: &OwnedFd, digest: &UnwindDigest) -> Option<Unwound> {
+        let cache = self.cache.as_ref()?;
+        let found = cache.find(digest)?;
+        if !found.rows.is_empty() {
+            return Some(found);
+        }
+        let whole = self.parse.unwind_digest_with_code(file).ok()??;
+        cache.find(&whole).filter(|found| !found.rows.is_empty())
     }
 
     /// The file to compile next. `None` if there are more threads than needed, or none is wanted any more.
@@ -510,10 +539,18 @@ impl Priority {
     }
 }
 
-/// A table, and what it is to be kept by.
+/// A table, and how it is to be kept.
 struct Made {
     unwound: Unwound,
-    digest: Option<UnwindDigest>,
+    keep: Option<Keep>,
+}
+
+/// What a table on disk is to be found by.
+enum Keep {
+    /// This.
+    By(UnwindDigest),
+    /// The digest of the file with its code; this one, without the code, says so.
+    WithCode { file: Arc<OwnedFd>, digest: UnwindDigest },
 }
 
 #[cfg(test)]

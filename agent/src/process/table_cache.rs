@@ -6,6 +6,9 @@
 //! link is followed. What is damaged is deleted.
 
 mod format;
+mod keeper;
+
+pub use keeper::Keeper;
 
 use super::compile::Unwound;
 use crate::elf::UnwindDigest;
@@ -44,6 +47,8 @@ pub struct CacheCounts {
     pub deleted: u64,
     /// Times that the disk refused.
     pub failed: u64,
+    /// Tables that the disk did not give, or take, in time: they were compiled, and are not kept.
+    pub late: u64,
 }
 
 /// A folder of compiled tables.
@@ -51,7 +56,7 @@ pub struct CacheCounts {
 pub struct TableCache {
     folder: OwnedFd,
     bytes_max: u64,
-    counts: [AtomicU64; 6],
+    counts: [AtomicU64; 7],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +67,7 @@ enum Count {
     Damaged,
     Deleted,
     Failed,
+    Late,
 }
 
 /// A file of the folder.
@@ -102,9 +108,9 @@ impl TableCache {
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> CacheCounts {
-        let [hits, misses, stored, damaged, deleted, failed] =
+        let [hits, misses, stored, damaged, deleted, failed, late] =
             self.counts.each_ref().map(|count| count.load(Ordering::Relaxed));
-        CacheCounts { hits, misses, stored, damaged, deleted, failed }
+        CacheCounts { hits, misses, stored, damaged, deleted, failed, late }
     }
 
     /// The table that was compiled from what has this digest.

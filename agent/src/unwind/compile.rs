@@ -7,6 +7,7 @@ use super::code::CodeRows;
 use super::entries::{Entries, Format, FrameSection};
 use super::go::GoRows;
 use super::{RowLosses, RowTable, cfi, known};
+use crate::clock::{charge_thread, thread_cpu_ns};
 use crate::elf::ForeignFileError;
 use crate::elf::dynamic::DynamicSymbols;
 use crate::elf::go::GoTable;
@@ -85,13 +86,16 @@ fn merge(
                     break; // whoever wanted them has ended
                 }
             }
-            ahead.check()
+            (ahead.check(), thread_cpu_ns())
         });
         // It takes the other end with it, so the helper never waits for nobody.
         let blocks = helper.is_ok().then_some(blocks);
         let made = in_order(builder, compiler, entries, go, blocks);
         match helper.map(std::thread::ScopedJoinHandle::join) {
-            Ok(Ok(read)) => read.and(made),
+            Ok(Ok((read, cpu_ns))) => {
+                charge_thread(cpu_ns);
+                read.and(made)
+            }
             Ok(Err(panic)) => std::panic::resume_unwind(panic),
             Err(_no_thread) => made,
         }
@@ -109,7 +113,7 @@ fn in_order(
     mut compiler: cfi::Compiler<'_>,
     mut entries: Entries<'_>,
     go: Option<&GoTable<'_, '_>>,
-    blocks: Option<Receiver<cfi::Block>>,
+    mut blocks: Option<Receiver<cfi::Block>>,
 ) -> Result<RowTable, ForeignFileError> {
     let base = builder.base();
     let mut go = go.map(|go| GoRows::new(go, &mut builder));
@@ -128,6 +132,8 @@ fn in_order(
         }
         let index = number % UNWIND_BLOCK_FUNCTIONS;
         if index == 0 {
+            // The helper ends when nobody takes what it reads.
+            blocks = blocks.filter(|_| builder.losses.out_of_time == 0);
             let blocks = blocks.as_ref().filter(|_| is_ahead(number));
             block = blocks.and_then(|blocks| blocks.recv().ok());
         }
