@@ -594,6 +594,12 @@ pub const DEBUG_INFO_REFUSED_MAX: usize = 4096;
 /// Debug information that made room for another's is copied again no sooner than so many times what the last
 /// copy took: half a percent of a CPU.
 pub const DEBUG_INFO_AGAIN_FACTOR: u32 = 200;
+/// Time that debug information of files may take that nobody has asked about before: as much at once, at the start, or
+/// when a program of many libraries begins.
+pub const DEBUG_INFO_WORK_MAX: Duration = Duration::from_secs(3);
+/// Each second brings back this part of a second of it: a host that compiles makes files with debug information all
+/// the time, which are to take 1 % of a CPU.
+pub const DEBUG_INFO_WORK_DIVISOR: u32 = 100;
 /// Time without a question after which all of it is let go, in seconds: names that were given stay cached.
 pub const DEBUG_INFO_IDLE_SECONDS: u64 = 60;
 /// Time that a caller waits for lines and inlined functions of one batch, in milliseconds. They are a

@@ -13,6 +13,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 mod engine;
 mod server;
@@ -116,9 +118,9 @@ impl Metrics {
         }
     }
 
-    /// Shows what this engine counts from now on.
-    pub fn watch(&self, control: Control) {
-        self.engine.watch(control);
+    /// Shows what this engine counts from now on, and how often debug information was put off.
+    pub fn watch(&self, control: Control, debug_info_put_off: Arc<AtomicU64>) {
+        self.engine.watch(control, debug_info_put_off);
     }
 
     /// Reads what the kernel knows of this process.

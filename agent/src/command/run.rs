@@ -48,7 +48,7 @@ async fn run_until_told(options: &RunOptions) -> anyhow::Result<ExitCode> {
         sampling::start(&options.sampling, Scope::default(), Box::new(exporter), move || {
             drop(ended)
         })?;
-    metrics.watch(sampling.control.clone());
+    metrics.watch(sampling.control.clone(), Arc::clone(&sampling.debug_info_put_off));
     tracing::info!(host = name, collector = options.collector, "starting");
     tokio::select! {
         _ = interrupt.recv() => tracing::info!("Ctrl-C: sending the last window"),

@@ -11,6 +11,7 @@ use agent::symbolize::perf_maps::PerfMaps;
 use anyhow::{Context as _, anyhow};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,6 +30,8 @@ pub(crate) struct Scope {
 #[derive(Debug)]
 pub(crate) struct Sampling {
     pub(crate) control: Control,
+    /// See [`LocalFiles::debug_info_put_off`].
+    pub(crate) debug_info_put_off: Arc<AtomicU64>,
     engine: JoinHandle<Result<(), EngineError>>,
     naming: NamingThread,
 }
@@ -74,8 +77,10 @@ pub(crate) fn start(
     options.perf_maps = Some(Arc::clone(&perf_maps));
     let kernel_regions = Arc::new(KernelRegions::default());
     options.kernel_regions = Some(Arc::clone(&kernel_regions));
+    let files = LocalFiles::new();
+    let debug_info_put_off = files.debug_info_put_off();
     let sources = NameSources {
-        files: Arc::new(LocalFiles::new()),
+        files: Arc::new(files),
         kernel: Box::new(KernelSymbols::read(&options.proc_root, Arc::clone(&kernel_regions))),
         perf_maps: Some(perf_maps),
     };
@@ -90,7 +95,8 @@ pub(crate) fn start(
             done
         })
     };
-    Ok(Sampling { control, engine: engine.context("starting a thread")?, naming })
+    let engine = engine.context("starting a thread")?;
+    Ok(Sampling { control, debug_info_put_off, engine, naming })
 }
 
 impl Sampling {

@@ -14,6 +14,8 @@ use proto::BuildId;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use unwind_digest::Reads;
 
 /// Reads foreign files in this process.
@@ -27,6 +29,12 @@ impl LocalFiles {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Times that debug information of a file was put off, because others took too much time of late; counted on.
+    #[must_use]
+    pub fn debug_info_put_off(&self) -> Arc<AtomicU64> {
+        Arc::clone(self.names.debug_info_put_off())
     }
 }
 

@@ -8,6 +8,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -229,12 +230,14 @@ fn seconds(ns: u64) -> f64 {
 #[derive(Clone, Debug, Default)]
 pub(super) struct EngineFigures {
     control: Arc<OnceLock<Control>>,
+    debug_info_put_off: Arc<OnceLock<Arc<AtomicU64>>>,
 }
 
 impl EngineFigures {
     /// Shows the figures of this engine from now on. The first one stays.
-    pub(super) fn watch(&self, control: Control) {
+    pub(super) fn watch(&self, control: Control, debug_info_put_off: Arc<AtomicU64>) {
         self.control.get_or_init(|| control);
+        self.debug_info_put_off.get_or_init(|| debug_info_put_off);
     }
 }
 
@@ -252,12 +255,21 @@ impl Collector for EngineFigures {
             let kind = counter.metric_type();
             counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
         }
+        let put_off = self.debug_info_put_off.get().map(|count| count.load(Ordering::Relaxed));
+        let counter = ConstCounter::new(put_off.unwrap_or(0));
+        let help = "Times that a file's debug information waited, because others took long";
+        let kind = counter.metric_type();
+        counter.encode(encoder.encode_descriptor("debug_info_put_off", help, None, kind)?)?;
         for (name, help, read) in WAITS {
             let waits = read(&counts);
             let mut histogram =
                 encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
             let (sum, all) = (seconds(waits.sum_ns), buckets(&waits));
             histogram.encode_histogram::<NoLabelSet>(sum, waits.count, &all, None)?;
+            let longest = ConstGauge::new(seconds(waits.max_ns));
+            let (name, kind) = (format!("{name}_longest"), longest.metric_type());
+            let help = "The longest of these waits, in seconds";
+            longest.encode(encoder.encode_descriptor(&name, help, None, kind)?)?;
         }
         Ok(())
     }

@@ -48,7 +48,7 @@ fn the_process_is_looked_at() {
 fn the_engine_is_shown_once_there_is_one() {
     let metrics = Metrics::default();
     assert!(!text(&metrics).contains("vesta_agent_table_rows"));
-    metrics.watch(crate::engine::Control::default());
+    metrics.watch(crate::engine::Control::default(), std::sync::Arc::default());
     let text = text(&metrics);
     for line in [
         "vesta_agent_table_rows 0",

@@ -20,6 +20,7 @@ use crate::symbolize::{UnnamedReason, go};
 use debug_info::{Chain, DebugInfo};
 use recent::Recent;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use symbols::SymbolTable;
 
@@ -60,6 +61,11 @@ pub(crate) fn names_in_bytes(elf: &Elf<'_>, addresses: &[ElfAddr]) {
 }
 
 impl NativeNames {
+    /// Times that debug information of a file was put off, counted on.
+    pub(crate) fn debug_info_put_off(&self) -> &Arc<AtomicU64> {
+        self.debug_info.put_off()
+    }
+
     /// See [`crate::elf::ForeignFiles::names`].
     pub(crate) fn names(
         &self,

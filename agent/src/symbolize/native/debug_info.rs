@@ -11,6 +11,8 @@ mod worker;
 use crate::address::{ElfAddr, FileId};
 use crate::limits::DEBUG_INFO_WAIT_MS_MAX;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
@@ -43,6 +45,7 @@ struct Request {
 #[derive(Debug)]
 pub(super) struct DebugInfo {
     requests: Option<SyncSender<Request>>,
+    put_off: Arc<AtomicU64>,
 }
 
 impl DebugInfo {
@@ -50,13 +53,20 @@ impl DebugInfo {
     pub(super) fn start() -> Self {
         // One batch at a time: the caller waits for its answer.
         let (sender, receiver): (_, Receiver<Request>) = sync_channel(1);
+        let put_off: Arc<AtomicU64> = Arc::default();
+        let counted = Arc::clone(&put_off);
         let started = std::thread::Builder::new()
             .name("vesta-debug-info".to_owned())
-            .spawn(move || worker::run(&receiver));
+            .spawn(move || worker::run(&receiver, &counted));
         if let Err(error) = &started {
             tracing::warn!(%error, "no thread for debug information: names come without lines");
         }
-        Self { requests: started.is_ok().then_some(sender) }
+        Self { requests: started.is_ok().then_some(sender), put_off }
+    }
+
+    /// Times that a file was put off, because others took too much time of late.
+    pub(super) fn put_off(&self) -> &Arc<AtomicU64> {
+        &self.put_off
     }
 
     /// One answer for each address, and whether asking again would give the same.

@@ -7,13 +7,15 @@ use crate::address::{ElfAddr, FileId};
 use crate::elf::source::Source;
 use crate::limits::{
     DEBUG_FILES_MAX, DEBUG_INFO_AGAIN_FACTOR, DEBUG_INFO_IDLE_SECONDS, DEBUG_INFO_REFUSED_MAX,
-    DEBUG_INFO_TOTAL_BYTES_MAX, INLINED_FUNCTIONS_MAX,
+    DEBUG_INFO_TOTAL_BYTES_MAX, DEBUG_INFO_WORK_DIVISOR, DEBUG_INFO_WORK_MAX,
+    INLINED_FUNCTIONS_MAX,
 };
 use blazesym::symbolize::source::Elf;
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer, source};
 use std::collections::HashSet;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -33,15 +35,44 @@ struct Files {
     seen: HashSet<FileId>,
     /// From when on one of them may be copied again.
     again_at: Option<Instant>,
+    work: Work,
 }
 
-/// Answers until the other side is gone.
-pub(super) fn run(requests: &Receiver<Request>) {
+/// Time that new files took and that has not been earned since.
+struct Work {
+    owed: Duration,
+    at: Instant,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self { owed: Duration::ZERO, at: Instant::now() }
+    }
+}
+
+impl Work {
+    /// True if there is time for another file at `now`.
+    fn is_left(&mut self, now: Instant) -> bool {
+        let earned = now.saturating_duration_since(self.at) / DEBUG_INFO_WORK_DIVISOR;
+        self.owed = self.owed.saturating_sub(earned);
+        self.at = now;
+        self.owed < DEBUG_INFO_WORK_MAX
+    }
+
+    fn spend(&mut self, time: Duration) {
+        self.owed = self.owed.saturating_add(time);
+    }
+}
+
+/// Answers until the other side is gone. What is put off, because new files took too much time of late, is counted
+/// in `put_off`.
+pub(super) fn run(requests: &Receiver<Request>, put_off: &AtomicU64) {
     let mut files = Files::default();
     loop {
         match requests.recv_timeout(Duration::from_secs(DEBUG_INFO_IDLE_SECONDS)) {
             Ok(Request { id, file, addresses, answer }) => {
                 let chains = files.chains(id, &file, &addresses);
+                put_off.fetch_add(u64::from(chains.is_none()), Ordering::Relaxed);
                 // The caller may have given up: then nobody needs the answer.
                 drop(answer.try_send(chains));
             }
@@ -65,7 +96,8 @@ impl Files {
         }
         let begin = Instant::now();
         let copied = !self.held.iter().any(|file| file.id == id);
-        if copied && self.seen.contains(&id) && self.again_at.is_some_and(|at| begin < at) {
+        let again = self.seen.contains(&id) && self.again_at.is_some_and(|at| begin < at);
+        if copied && (again || !self.work.is_left(begin)) {
             return None;
         }
         // What parses hostile bytes may panic (overflow checks are on in tests); that costs the file.
@@ -78,6 +110,7 @@ impl Files {
                 self.seen.clear();
             }
             self.seen.insert(id);
+            self.work.spend(begin.elapsed());
             self.again_at = Some(Instant::now() + begin.elapsed() * DEBUG_INFO_AGAIN_FACTOR);
         }
         Some(match chains {
@@ -165,4 +198,53 @@ fn frame(name: &str, code_info: Option<&CodeInfo<'_>>) -> ChainFrame {
     let file = code_info.map(|info| info.to_path().to_string_lossy().into_owned());
     let line = code_info.and_then(|info| info.line);
     ChainFrame { name, file: file.unwrap_or_default(), line: line.unwrap_or(0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn files_without_end_take_a_hundredth_of_a_cpu() {
+        let begin = Instant::now();
+        let mut work = Work { owed: Duration::ZERO, at: begin };
+        let file = Duration::from_millis(30);
+        // A new file twenty times a second, for ten minutes.
+        let (mut used, mut put_off) = (Duration::ZERO, 0);
+        for turn in 0..20 * 600 {
+            if work.is_left(begin + Duration::from_millis(50) * turn) {
+                work.spend(file);
+                used += file;
+            } else {
+                put_off += 1;
+            }
+        }
+        let allowed = DEBUG_INFO_WORK_MAX + Duration::from_secs(600) / DEBUG_INFO_WORK_DIVISOR;
+        let away = used.abs_diff(allowed);
+        assert!(away < 2 * file && put_off > 10_000, "{used:?} of {allowed:?}, {put_off} put off");
+        assert!(work.is_left(begin + Duration::from_secs(700)));
+    }
+
+    #[test]
+    fn a_new_file_is_put_off_when_no_time_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = folder.path().join("a.c");
+        std::fs::write(&source, "int main(void) { return 0; }").unwrap();
+        let program = folder.path().join("a");
+        let built = Command::new("cc").arg("-g").arg("-o").args([&program, &source]).status();
+        if !built.is_ok_and(|status| status.success()) {
+            eprintln!("skipped: no C compiler");
+            return;
+        }
+        let file: OwnedFd = std::fs::File::open(program).unwrap().into();
+        let mut files = Files::default();
+        files.work.owed = 2 * DEBUG_INFO_WORK_MAX;
+        assert_eq!(files.chains(FileId(1), &file, &[ElfAddr(0x1130)]), None);
+        files.work.owed = Duration::ZERO;
+        assert!(files.chains(FileId(1), &file, &[ElfAddr(0x1130)]).is_some());
+        // What is held costs nothing more.
+        files.work.owed = 2 * DEBUG_INFO_WORK_MAX;
+        assert!(files.chains(FileId(1), &file, &[ElfAddr(0x1130)]).is_some());
+    }
 }
