@@ -95,11 +95,19 @@ fn one(
         }
         figures.extend(measured.figures(&all, named));
     }
-    for (name, of) in [("table_wait_s", "table_wait"), ("table_wait_1m_s", "table_wait_large")] {
+    for (name, of_name) in [("table_wait_s", "table_wait"), ("table_wait_1m_s", "table_wait_large")]
+    {
         let waits = waits.as_ref();
-        let of = |what| waits.map_or(0.0, |waits| waits.get(&format!("{of}_seconds_{what}")));
+        let of = |what| waits.map_or(0.0, |waits| waits.get(&format!("{of_name}_seconds_{what}")));
         if of("count") > 0.0 {
             figures.push(Figure::new(named(name), of("sum") / of("count"), "s"));
+            let longest = of("longest");
+            let p99 =
+                waits.map_or(0.0, |waits| waits.quantile(&format!("{of_name}_seconds"), 0.99));
+            let name = name.trim_end_matches("_s");
+            figures.push(Figure::new(named(&format!("{name}_p99_s")), p99.min(longest), "s"));
+            figures.push(Figure::new(named(&format!("{name}_longest_s")), longest, "s"));
+            figures.push(Figure::new(named(&format!("{name}_count")), of("count"), ""));
         }
     }
     let said = agent.stdout() + &agent.stderr();

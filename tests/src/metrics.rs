@@ -41,6 +41,24 @@ pub struct Reading {
 }
 
 impl Reading {
+    /// An upper bound, of those that a histogram has, below which at least this share of its values lie.
+    ///
+    /// # Panics
+    /// If there is no such histogram.
+    #[must_use]
+    pub fn quantile(&self, name: &str, share: f64) -> f64 {
+        let start = format!("vesta_agent_{name}_bucket{{le=\"");
+        let bucket = |line: &str| -> Option<(f64, f64)> {
+            let (bound, count) = line.strip_prefix(&start)?.split_once("\"} ")?;
+            let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse().ok()? };
+            Some((bound, count.parse().ok()?))
+        };
+        let buckets: Vec<(f64, f64)> = self.text.lines().filter_map(bucket).collect();
+        let wanted = self.get(&format!("{name}_count")) * share;
+        let found = buckets.iter().find(|(_, count)| *count >= wanted);
+        found.unwrap_or_else(|| panic!("no histogram {name}")).0
+    }
+
     /// A value by its name without `vesta_agent_`; over all labels where it has some.
     ///
     /// # Panics

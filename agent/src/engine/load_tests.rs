@@ -60,7 +60,7 @@ fn copy(of: &Path, folder: &Path, number: usize) -> PathBuf {
 }
 
 #[track_caller]
-fn check_waits(what: &str, waits: &WaitCounts, goal_ms: u64) {
+fn check_waits(what: &str, waits: &WaitCounts, goal_ms: u32) {
     let ms = |ns: u64| ns / 1_000_000;
     let crowd = crowd();
     eprintln!(
@@ -74,9 +74,11 @@ fn check_waits(what: &str, waits: &WaitCounts, goal_ms: u64) {
     );
     // Processes of others on this machine wait too, for files that nobody can open any more.
     assert!(waits.overdue <= 3.max(waits.count / 20), "{what}: {waits:?}");
-    // How long is a figure, and the machine's affair; that a wait goes on for seconds would be a defect.
-    let seconds = waits.p99_ns() / 1_000_000_000;
-    assert!(seconds < 10, "{what}: {seconds} s, and the goal is {goal_ms} ms");
+    // The goal is that of an optimised agent whose machine does nothing else. With the checks on, a table takes three
+    // times as long; and whoever else wants the CPU has his share of it.
+    let p99 = std::time::Duration::from_nanos(waits.p99_ns()).as_secs_f64() * 1000.0;
+    let bound = f64::from(goal_ms) * crowd * if cfg!(debug_assertions) { 3.0 } else { 1.0 };
+    assert!(p99 <= bound, "{what}: {p99:.0} ms, {bound:.0} are right at load {crowd:.1}");
 }
 
 /// Spins for as many milliseconds of CPU as its argument says, with every library mapped that is named
