@@ -19,6 +19,7 @@ mod life_exec;
 mod life_files;
 mod life_many;
 mod life_short;
+mod life_silent;
 
 mod forms;
 mod otel_collector;

@@ -21,6 +21,7 @@ pub mod host_window;
 pub mod http;
 pub mod kernel;
 pub mod metrics;
+pub mod mount;
 pub mod native;
 pub mod need;
 pub mod observation;
