@@ -203,7 +203,7 @@ pub struct LocksArgs {
     #[command(flatten)]
     #[expect(missing_docs, reason = "clap would show it as the command's text")]
     pub query: QueryArgs,
-    /// Locks.
+    /// Locks shown at most; the rest is one line.
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub limit: u32,
     /// Waiters and holders shown of each lock.
