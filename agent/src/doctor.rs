@@ -73,7 +73,7 @@ impl Examination {
         let filtered = seccomp.state != State::Good;
         checks.push(seccomp);
         checks.push(perf_clock(filtered));
-        checks.push(programs(filtered));
+        checks.extend(programs(filtered));
         Self { checks }
     }
 
@@ -274,23 +274,42 @@ fn perf_clock(filtered: bool) -> Check {
 }
 
 /// Loads and attaches everything that sampling needs, and lets it go again without starting it.
-fn programs(filtered: bool) -> Check {
+fn programs(filtered: bool) -> Vec<Check> {
     let what = "BPF programs";
-    match Sampler::load(&bpf::Options::default()) {
+    match Sampler::load(&bpf::Options { off_cpu: true, ..bpf::Options::default() }) {
         Ok((sampler, _tables)) => {
             let mebibytes = sampler.map_bytes() >> 20;
             let form = match sampler.form() {
                 bpf::Form::BpfLoop => "bpf-loop",
                 bpf::Form::TailCalls => "tail-calls",
             };
-            good(what, format!("load and attach as {form}, with {mebibytes} MiB of maps"))
+            let found = format!("load and attach as {form}, with {mebibytes} MiB of maps");
+            vec![good(what, found), waits(sampler.waits_refused(), filtered)]
         }
-        Err(error) => Check {
+        Err(error) => vec![Check {
             what,
             state: State::Fatal,
             found: error.to_string(),
             costs: "CPU sampling".to_owned(),
             grant: refused("CAP_BPF and CAP_PERFMON", filtered),
+        }],
+    }
+}
+
+/// The programs at the switches of CPUs, which were loaded with the others.
+fn waits(error: Option<&bpf::BpfError>, filtered: bool) -> Check {
+    let what = "off-CPU programs";
+    match error {
+        None => good(what, "load and attach to sched_switch".to_owned()),
+        Some(error) => Check {
+            what,
+            state: State::Costs,
+            found: error.to_string(),
+            costs: "off-CPU time and waits for locks".to_owned(),
+            grant: refused(
+                "a kernel with CONFIG_DEBUG_INFO_BTF=y, CAP_BPF and CAP_PERFMON",
+                filtered,
+            ),
         },
     }
 }

@@ -296,6 +296,9 @@ pub const HELD_NS_MAX: u64 = 300_000_000;
 /// Time between two looks for the tables of one such sample, nanoseconds: its process may be published
 /// several times while its tables come.
 pub const HELD_TRY_INTERVAL_NS: u64 = 10_000_000;
+/// How long the stack of a wait is held for its tables, nanoseconds: the wait may last, and a table of a million
+/// rows take a second.
+pub const HELD_WAIT_NS_MAX: u64 = 5_000_000_000;
 /// Samples that wait in this way: the programs send 20 a second and CPU, so 6 for each CPU wait at once.
 pub const HELD_SAMPLES_MAX: usize = 1024;
 /// Bytes of their stacks.
@@ -650,5 +653,20 @@ pub const ORDER_SLACK_NS: u64 = 1_000_000;
 /// Readings of the program's counters until every CPU is met between two runs: each takes a few
 /// microseconds, a run about 15.
 pub const COUNTER_READINGS_MAX: usize = 32;
+/// Threads whose waits are known at once: what the kernel side holds.
+pub const WAIT_THREADS_MAX: usize = agent_ebpf::limits::THREADS_MAX;
+/// Waits of one thread whose stack was taken in one window: five seconds of all that its CPU sends, doubled
+/// because it may move.
+pub const WAITS_PER_THREAD_MAX: usize = 4096;
+/// Windows after which a thread is forgotten that the kernel side knows no more: a reading can miss one.
+pub const READINGS_WITHOUT_THREAD_MAX: u64 = 3;
+/// Distinct waits (process, thread, stack, reason) in one window; about 100 bytes each.
+pub const WINDOW_WAITS_MAX: usize = 262_144;
+/// Threads whose sums of waits are read in one call: a bucket of the kernel's map must fit, and 200 KiB are
+/// soon copied.
+pub const THREADS_PER_READING: usize = 1024;
+/// Polls until the records of all waits have come that the reading of the threads knows of: one after
+/// [`ORDER_SLACK_NS`] is enough, unless the rings are full.
+pub const READING_POLLS_MAX: usize = 16;
 /// Records taken from the kernel in one poll; the rest waits in the rings, whose losses are counted.
 pub const POLL_RECORDS_MAX: usize = 65_536;

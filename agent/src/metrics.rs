@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicU64;
 
 mod engine;
 mod server;
+mod waits;
 
 pub use server::{MetricsServer, ServeError};
 
@@ -112,7 +113,7 @@ impl Metrics {
         self.ticks_asleep.inc_by(ledger.asleep);
         self.runs.inc_by(ledger.runs);
         self.runs_idle.inc_by(ledger.idle);
-        self.program_ns.inc_by(ledger.program_run_ns);
+        self.program_ns.inc_by(ledger.program_run_ns.saturating_add(ledger.waits.program_run_ns));
         for (outcome, count) in Outcome::ALL.into_iter().zip(ledger.outcomes) {
             self.outcomes.get_or_create(&Status { status: outcome.name() }).inc_by(count);
         }

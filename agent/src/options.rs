@@ -20,6 +20,8 @@ Examples:
       profile one command; look at it with `go tool pprof -http=: cpu.pb.gz`
   sudo vesta-agent record --duration 30s -o host.folded
       profile the whole host for half a minute
+  sudo vesta-agent record --off-cpu -o waits.folded -- ./program
+      see where one command waits
   sudo vesta-agent doctor
       say what this host allows, and how to allow the rest";
 
@@ -108,6 +110,9 @@ pub struct RunOptions {
     /// How samples are taken.
     #[command(flatten)]
     pub sampling: SamplingOptions,
+    /// Do not measure the time that threads spend off their CPU.
+    #[arg(long)]
+    pub no_off_cpu: bool,
     /// Send source files and lines of native code too, where its file has debug information: a ninth more
     /// bytes.
     #[arg(long)]
@@ -148,6 +153,10 @@ pub struct RecordOptions {
     /// How samples are taken.
     #[command(flatten)]
     pub sampling: SamplingOptions,
+    /// Record also where threads wait: in .pb.gz and .otlp beside the CPU time, in .folded instead of it, in
+    /// microseconds.
+    #[arg(long)]
+    pub off_cpu: bool,
     /// Only this process and what it starts; can be given more than once.
     #[arg(long = "pid", value_name = "PID", conflicts_with = "command")]
     pub pids: Vec<u32>,

@@ -8,6 +8,7 @@ mod figures;
 mod load;
 mod observer;
 mod rows_file;
+mod waiting;
 
 use crate::load::Kind;
 use clap::{Args, Parser, Subcommand};
@@ -36,6 +37,8 @@ enum What {
     Agent(AgentArgs),
     /// Durable samples per second over OTLP/gRPC, latency of merges, bytes per sample.
     Collector(CollectorArgs),
+    /// What measuring off-CPU time costs a workload that switches 20,000 times a second (needs root).
+    Waiting(WaitingArgs),
     /// Keeps a CPU busy: a load of `agent`.
     #[command(hide = true)]
     Busy {
@@ -83,10 +86,21 @@ struct CollectorArgs {
     json: bool,
 }
 
+#[derive(Clone, Copy, Debug, Args)]
+struct WaitingArgs {
+    /// How often both sides are measured, in turns.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// One JSON object a line: `{"figure","value","unit"}`.
+    #[arg(long)]
+    json: bool,
+}
+
 fn main() {
     match Cli::parse().what {
         What::Agent(args) => agent::measure(&args),
         What::Collector(args) => collector::measure(args),
+        What::Waiting(args) => waiting::measure(&args),
         What::Busy { seconds } => load::be_busy(seconds),
     }
 }

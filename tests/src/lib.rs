@@ -33,6 +33,7 @@ pub mod sink;
 pub mod statistics;
 pub mod swarm;
 pub mod usage;
+pub mod wait_observation;
 pub mod waits;
 pub mod workload;
 

@@ -111,10 +111,7 @@ pub fn observations(requests: &[Vec<u8>]) -> Vec<Observation> {
     for request in requests {
         let request = ExportProfilesServiceRequest::decode(&request[..]).expect("OTLP");
         let dictionary = request.dictionary.as_ref().expect("a request has a dictionary");
-        let locations = 0..dictionary.location_table.len();
-        let locations: Vec<Arc<Frame>> =
-            locations.map(|index| Arc::new(frame(dictionary, index))).collect();
-        let tables = Tables { dictionary, locations };
+        let tables = Tables::of(dictionary);
         for resource in &request.resource_profiles {
             let attributes = resource.resource.as_ref().map_or(&[][..], |it| &it.attributes[..]);
             let resource_labels = Labels::of_resource(attributes);
@@ -128,15 +125,36 @@ pub fn observations(requests: &[Vec<u8>]) -> Vec<Observation> {
 }
 
 /// The dictionary of a request, its locations in place.
-struct Tables<'a> {
+pub(crate) struct Tables<'a> {
     dictionary: &'a ProfilesDictionary,
     locations: Vec<Arc<Frame>>,
 }
 
+impl<'a> Tables<'a> {
+    pub(crate) fn of(dictionary: &'a ProfilesDictionary) -> Self {
+        let locations = 0..dictionary.location_table.len();
+        let locations = locations.map(|index| Arc::new(frame(dictionary, index))).collect();
+        Self { dictionary, locations }
+    }
+
+    /// The frames of a stack, leaf first.
+    pub(crate) fn stack(&self, index: i32) -> Vec<Arc<Frame>> {
+        let stack = &self.dictionary.stack_table[at(index)];
+        stack.location_indices.iter().map(|&index| Arc::clone(&self.locations[at(index)])).collect()
+    }
+
+    /// The value of the attribute with this key.
+    pub(crate) fn attribute(&self, indices: &[i32], key: &str) -> Option<Value> {
+        let mut all = indices.iter().map(|&index| &self.dictionary.attribute_table[at(index)]);
+        let found = all.find(|it| string(self.dictionary, it.key_strindex) == key)?;
+        found.value.as_ref()?.value.clone()
+    }
+}
+
 /// What names the sender of a sample.
 #[derive(Clone, Debug, Default)]
-struct Labels {
-    pid: u32,
+pub(crate) struct Labels {
+    pub(crate) pid: u32,
     executable: String,
     executable_path: String,
     service: String,
@@ -144,7 +162,7 @@ struct Labels {
 }
 
 impl Labels {
-    fn of_resource(attributes: &[KeyValue]) -> Self {
+    pub(crate) fn of_resource(attributes: &[KeyValue]) -> Self {
         let mut labels = Self::default();
         for attribute in attributes {
             labels.set(&attribute.key, attribute.value.as_ref());
@@ -177,12 +195,7 @@ fn one(tables: &Tables<'_>, sample: &Sample, resource: &Labels) -> Vec<Observati
         let attribute = &dictionary.attribute_table[at(index)];
         labels.set(string(dictionary, attribute.key_strindex), attribute.value.as_ref());
     }
-    let stack = &dictionary.stack_table[at(sample.stack_index)];
-    let frames: Vec<Arc<Frame>> = stack
-        .location_indices
-        .iter()
-        .map(|&index| Arc::clone(&tables.locations[at(index)]))
-        .collect();
+    let frames = tables.stack(sample.stack_index);
     let observation = |&time_ns: &u64| Observation {
         time_ns,
         pid: labels.pid,

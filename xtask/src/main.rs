@@ -100,6 +100,7 @@ What was found lies in target/fuzz/artifacts/TARGET; the command that shows it a
     #[command(after_help = "What:
   agent      CPU with BPF time, memory with maps, bytes on the wire, start-up, under five loads (root)
   collector  durable samples per second over OTLP/gRPC, latency of answers, of the whole program
+  waiting    what measuring off-CPU time costs at 20,000 switches a second (root)
   store      the same inside one process, over a large seeded set
 Examples:
   cargo xtask bench agent
@@ -112,7 +113,7 @@ Examples:
 #[derive(Debug, Args)]
 struct BenchArgs {
     /// What to measure.
-    #[arg(value_parser = ["agent", "collector", "store"])]
+    #[arg(value_parser = ["agent", "collector", "store", "waiting"])]
     what: String,
     /// Options of the measurement.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -57,6 +57,43 @@ pub const GOROUTINES_MAX: usize = 16_384;
 /// Frames of the stack of a goroutine that waited for a lock: it is walked where the program runs, which goes on
 /// when that is done.
 pub const GO_LOCK_FRAMES_MAX: usize = 256;
+/// Time the walk of a thread that leaves its CPU may take, in nanoseconds: the CPU's queue of threads is locked
+/// meanwhile, and interrupts are off. The scheduler itself keeps both for so long when it balances; warm,
+/// 300 frames are walked in this time.
+pub const WAIT_WALK_NS_MAX: u64 = 50_000;
+/// Kernel frames of a wait: a system call that waits for a disk below a file system has about 30.
+pub const WAIT_KERNEL_FRAMES_MAX: usize = 64;
+/// Time after which a CPU may take one more stack of a wait, in nanoseconds: 200 a second. Each costs about as
+/// much again in the agent, so that all of it stays below half a percent of the CPU.
+pub const WAIT_STACK_INTERVAL_NS: u64 = 5_000_000;
+/// Stacks of waits that a CPU may take at once.
+pub const WAIT_STACK_BURST: u64 = 128;
+/// A stack that takes long is paid for by so many times its own time, if that is more.
+pub const WAIT_STACK_TIME_FACTOR: u64 = 200;
+/// What is taken for the time between two waits of a thread, at most, in nanoseconds: it only weighs threads
+/// against each other.
+pub const WAIT_GAP_NS_MAX: u64 = 1 << 30;
+/// The time between two waits of a thread at which a bucket at a quarter gives it a stack for certain, in
+/// nanoseconds (from a half on every thread has one); a power of two of at least [`crate::wait::CHANCE_ONE`], because the programs divide by it.
+pub const WAIT_GAP_NS: u64 = 1 << 22;
+/// A thread that another one pushed off its CPU waits for nothing that its stack would tell: where stacks are few, it
+/// has the chance of one that waits so many times as often.
+pub const WAIT_GAP_DIVISOR_PREEMPTED: u64 = 64;
+/// The smallest chance of a stack, in parts of [`crate::wait::CHANCE_ONE`]: one of 16,384. What has no chance at
+/// all would make the weights wrong; and a million switches a second must not take all that the bucket gives.
+pub const WAIT_CHANCE_MIN: u64 = 4;
+/// Longest wait that is believed, in nanoseconds: a year.
+pub const WAIT_NS_MAX: u64 = 365 * 24 * 3600 * 1_000_000_000;
+/// One of so many runs that send no stack takes its time; a power of two.
+pub const SWITCHES_PER_CLOCK_READ: u64 = 128;
+/// Threads whose waits are known, at least and at most (300 bytes each, of memory that is taken at once: the
+/// scheduler cannot wait for more). The loader chooses four times as many as the host has.
+pub const THREADS_MIN: usize = 4096;
+/// See [`THREADS_MIN`].
+pub const THREADS_MAX: usize = 262_144;
+/// Ring buffer of waits, bytes for each CPU: 200 stacks of 1 KiB a second for a second, the ends of threads, and
+/// as many copies of stacks as may be made at once.
+pub const WAIT_RING_BYTES_PER_CPU: u32 = 512 << 10;
 
 /// Smallest ring buffer that is chosen, in bytes: it also holds the notes of a start.
 pub const RING_BYTES_MIN: u32 = 256 << 10;

@@ -7,6 +7,7 @@ pub mod outcome;
 pub mod sample;
 pub mod tables;
 pub mod unwind;
+pub mod wait;
 
 pub use counters::{Counters, UserRegisters};
 pub use lock::{Goroutine, LockCounters, LockFacts};
@@ -14,10 +15,14 @@ pub use outcome::Outcome;
 pub use sample::{FRAME_EXACT, Inherited, RecordKind, SampleHeader, StackTail, UnknownMapping};
 pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};
 pub use unwind::{REGISTERS, RULE_BYTES, RuleKind, UnwindRule};
+pub use wait::{ThreadEnd, WaitClass, WaitCounters, WaitEnd, WaitFacts, WaitingThread};
 
 #[cfg(feature = "user")]
 mod pod {
-    use super::{Chunk, Counters, LockCounters, MappingPage, ProcessEntry, UnwindRule};
+    use super::{
+        Chunk, Counters, LockCounters, MappingPage, ProcessEntry, UnwindRule, WaitCounters,
+        WaitingThread,
+    };
 
     // SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted next to the types).
     unsafe impl aya::Pod for Chunk {}
@@ -31,4 +36,8 @@ mod pod {
     unsafe impl aya::Pod for ProcessEntry {}
     // SAFETY: as above.
     unsafe impl aya::Pod for UnwindRule {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for WaitCounters {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for WaitingThread {}
 }

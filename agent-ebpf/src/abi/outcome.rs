@@ -32,11 +32,13 @@ pub enum Outcome {
     ReturnAddressInvalid = 11,
     /// A table that the mapping points to was missing: a defect of the loader, counted as such.
     TableCorrupt = 12,
+    /// There was no walk: the time of a wait is known, and stacks are taken of some waits only.
+    NotSampled = 13,
 }
 
 impl Outcome {
     /// Every outcome, in the order of its number.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Complete,
         Self::NoUserStack,
         Self::ProcessUnknown,
@@ -50,6 +52,7 @@ impl Outcome {
         Self::TimeLimit,
         Self::ReturnAddressInvalid,
         Self::TableCorrupt,
+        Self::NotSampled,
     ];
 
     /// The outcome with this number, if there is one.
@@ -75,6 +78,7 @@ impl Outcome {
             Self::TimeLimit => "time limit",
             Self::ReturnAddressInvalid => "return address invalid",
             Self::TableCorrupt => "table corrupt",
+            Self::NotSampled => "not sampled",
         }
     }
 }

@@ -20,9 +20,18 @@ pub enum RecordKind {
     SampleWithStack = 3,
     /// An [`Inherited`].
     Inherited = 4,
+    /// As `Sample`, of a thread that leaves its CPU; in front of the kernel's addresses, and counted with
+    /// them, stand [`crate::WaitFacts`].
+    Wait = 5,
+    /// A [`crate::WaitEnd`].
+    WaitEnd = 6,
+    /// A [`crate::ThreadEnd`].
+    ThreadEnd = 7,
+    /// As `Wait`, with a stack as in `SampleWithStack`.
+    WaitWithStack = 8,
     /// As `Sample`, of a goroutine whose wait for a lock is over; in front of the user's addresses, and counted as
     /// the kernel's, stand [`crate::LockFacts`].
-    LockWait = 8,
+    LockWait = 9,
 }
 
 /// The head of an on-CPU sample.

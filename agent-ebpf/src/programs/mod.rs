@@ -1,5 +1,7 @@
-//! The programs, one module for each noun; the entry points are in [`sampler`] and [`lifecycle`].
+//! The programs, one module for each noun; the entry points are in [`sampler`], [`wait_stacks`]
+//! and [`lifecycle`].
 
+mod chance;
 mod go_locks;
 mod lifecycle;
 mod maps;
@@ -8,4 +10,7 @@ mod registers;
 mod roots;
 mod sampler;
 mod stacks;
+mod switches;
+mod wait_maps;
+mod wait_stacks;
 mod walker;

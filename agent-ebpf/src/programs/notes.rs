@@ -1,17 +1,17 @@
-//! Notes of a process or an address that no table covers: the agent is woken at once. A process that
-//! stays unknown does not flood it.
+//! Notes of a process or an address that no table covers. A process that stays unknown does not flood the
+//! agent.
 
 use super::maps::{NOTES, RECORDS};
 use agent_ebpf::limits::{NOTE_INTERVAL_NS, NOTE_SLOTS};
 use agent_ebpf::{Counters, RecordKind, UnknownMapping};
-use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
 use aya_ebpf::helpers::generated::bpf_ringbuf_output;
 
 const PAGE_SHIFT: u32 = 12;
 
-/// Tells the agent, unless it was told a moment ago. `address` is 0 for an unknown process.
+/// Tells the agent, unless it was told a moment ago. `address` is 0 for an unknown process; `flags` say
+/// whether the agent is woken.
 #[inline(always)]
-pub(super) fn send(counters: *mut Counters, tgid: u32, address: u64, time_ns: u64) {
+pub(super) fn send(counters: *mut Counters, tgid: u32, address: u64, time_ns: u64, flags: u32) {
     let key = key(tgid, address);
     let Some(slot) = NOTES.get_ptr_mut(slot_of(key)) else { return };
     // SAFETY: the pointer is a value of the map; a race with another CPU costs one note, no more.
@@ -24,7 +24,7 @@ pub(super) fn send(counters: *mut Counters, tgid: u32, address: u64, time_ns: u6
     // SAFETY: as for the read.
     unsafe { slot.write(super::maps::NoteSlot { key, time_ns }) };
     let note = UnknownMapping { kind: RecordKind::UnknownMapping as u32, tgid, address, time_ns };
-    if output(&note, BPF_RB_FORCE_WAKEUP) {
+    if output(&note, flags) {
         // SAFETY: as above.
         unsafe { (*counters).notes += 1 };
     } else {

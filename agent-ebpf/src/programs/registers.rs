@@ -1,9 +1,9 @@
 //! The user registers that a walk starts from. x86-64 only.
 
 use super::maps::{Scratch, TASK_STACK_OFFSET, USER_REGISTERS};
-use agent_ebpf::UserRegisters;
 use agent_ebpf::verifier::limit32;
 use agent_ebpf::walk::Registers;
+use agent_ebpf::{UserRegisters, WaitFacts};
 use aya_ebpf::bindings::{bpf_perf_event_data, pt_regs};
 use aya_ebpf::helpers::generated::{
     bpf_get_current_task, bpf_get_current_task_btf, bpf_probe_read_kernel, bpf_task_pt_regs,
@@ -75,6 +75,15 @@ pub(super) fn read(ctx: *const bpf_perf_event_data, scratch: *mut Scratch) -> bo
         unsafe { copy(interrupted, to) };
         return false;
     }
+    read_current(scratch);
+    true
+}
+
+/// The user registers of the current task, while it is in the kernel.
+#[inline(always)]
+pub(super) fn read_current(scratch: *mut Scratch) {
+    // SAFETY: a value of the scratch map, which only this CPU's program uses.
+    let to = unsafe { &mut (*scratch).state.walk.registers };
     if USER_REGISTERS.load() == UserRegisters::Helper as u32 {
         // SAFETY: helpers without preconditions; the current task has registers as long as it runs.
         let task = unsafe { bpf_get_current_task_btf() };
@@ -85,7 +94,53 @@ pub(super) fn read(ctx: *const bpf_perf_event_data, scratch: *mut Scratch) -> bo
     } else {
         from_kernel_stack(scratch);
     }
-    true
+}
+
+/// The system call that the current task is in and its arguments; true if it is one of a 32-bit program, whose
+/// numbers are others. The number is -1 outside (arch/x86/entry, `ORIG_RAX`).
+#[inline(always)]
+pub(super) fn of_syscall(facts: &mut WaitFacts) -> bool {
+    let offsets = [
+        offset_of!(pt_regs, orig_rax),
+        offset_of!(pt_regs, rdi),
+        offset_of!(pt_regs, rsi),
+        offset_of!(pt_regs, rdx),
+        offset_of!(pt_regs, r10),
+        offset_of!(pt_regs, rsp),
+        offset_of!(pt_regs, rip),
+        offset_of!(pt_regs, cs),
+    ];
+    let mut words = [0u64; 8];
+    if USER_REGISTERS.load() == UserRegisters::Helper as u32 {
+        // SAFETY: helpers without preconditions; the current task has registers as long as it runs.
+        let task = unsafe { bpf_get_current_task_btf() };
+        // SAFETY: as above. The result is a trusted pointer, whose fields can be loaded directly.
+        let regs = unsafe { bpf_task_pt_regs(task) } as *const u64;
+        for (word, offset) in words.iter_mut().zip(offsets) {
+            // SAFETY: the offset of a field.
+            *word = unsafe { field(regs, offset) };
+        }
+    } else {
+        let regs = on_kernel_stack();
+        for (word, offset) in words.iter_mut().zip(offsets) {
+            *word = read_kernel(regs.wrapping_add(offset as u64));
+        }
+    }
+    let [number, first, second, third, fourth, stack_pointer, ip, cs] = words;
+    facts.syscall = number;
+    facts.arguments = [first, second, third, fourth];
+    facts.stack_pointer = stack_pointer;
+    facts.ip = ip;
+    cs == 0x23
+}
+
+/// Where the user registers lie on the kernel stack of the current task.
+#[inline(always)]
+fn on_kernel_stack() -> u64 {
+    const TOP: u64 = 16384 - size_of::<pt_regs>() as u64;
+    // SAFETY: a helper without preconditions.
+    let task = unsafe { bpf_get_current_task() };
+    read_kernel(task.wrapping_add(u64::from(TASK_STACK_OFFSET.load()))).wrapping_add(TOP)
 }
 
 /// For kernels before 5.15, where the helper is missing: the registers lie at the top of the kernel

@@ -14,7 +14,7 @@ use super::{notes, roots, stacks, walker};
 use agent_ebpf::counters::OUTCOME_SLOTS;
 use agent_ebpf::limits::{
     FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, SCOUT_FRAMES_MAX,
-    USER_FRAMES_MAX, USER_FRAMES_TAIL_CALLS_MAX,
+    USER_FRAMES_MAX, USER_FRAMES_TAIL_CALLS_MAX, WALK_NS_MAX,
 };
 use agent_ebpf::verifier::{below, limit32, low32, place};
 use agent_ebpf::walk::Registers;
@@ -126,6 +126,8 @@ fn begin(ctx: &PerfEventContext) -> Option<(*mut Scratch, bool)> {
     unsafe { (*counters).runs += 1 };
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
     unsafe { (*scratch).state.start_ns = start_ns };
+    // SAFETY: as above.
+    unsafe { (*scratch).state.walk_ns_max = WALK_NS_MAX };
 
     let ids = bpf_get_current_pid_tgid();
     if low32(ids) == 0 {
@@ -235,7 +237,7 @@ fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32) -> bool
     state.outcome = Outcome::RuleUnsupported as u32;
     if !compat {
         state.outcome = Outcome::ProcessUnknown as u32;
-        notes::send(counters, tgid, 0, start_ns);
+        notes::send(counters, tgid, 0, start_ns, BPF_RB_FORCE_WAKEUP);
     }
     walker::push(scratch); // the leaf is known even where nothing else is
     false
@@ -258,7 +260,7 @@ fn finish(scratch: *mut Scratch, all: bool) {
         header.root_frames = low16(state.root_frames);
     }
     if state.outcome == Outcome::MappingUnknown as u32 {
-        notes::send(counters, header.tgid, state.walk.ip, state.start_ns);
+        notes::send(counters, header.tgid, state.walk.ip, state.start_ns, BPF_RB_FORCE_WAKEUP);
     }
     debug!(
         &(),

@@ -5,7 +5,7 @@ use super::maps::{CHUNK_STARTS, PAGE_SLABS, PAGE_STARTS, RECENT, RULES, SLABS, S
 use super::roots::RootFrame;
 use agent_ebpf::limits::{
     CHUNKS_MAX, FRAMES_PER_CLOCK_READ, MAPPING_PAGES_MAX, PAGE_SLAB_PAGES, RECENT_RULES,
-    RECORD_FRAMES, ROOT_FRAMES_MAX, SLAB_CHUNKS, USER_FRAMES_MAX, WALK_NS_MAX,
+    RECORD_FRAMES, ROOT_FRAMES_MAX, SLAB_CHUNKS, USER_FRAMES_MAX,
 };
 use agent_ebpf::verifier::{below, limit32, low32, place};
 use agent_ebpf::walk::search::{self, Tables};
@@ -21,6 +21,8 @@ pub(super) struct State {
     pub(super) walk: Walk,
     /// When the program began.
     pub(super) start_ns: u64,
+    /// How long it may take, in nanoseconds.
+    pub(super) walk_ns_max: u64,
     pub(super) process: ProcessEntry,
     pub(super) kernel_frames: u32,
     /// Frames walked, also those that a scout walked and that are not in the record.
@@ -180,7 +182,9 @@ pub(super) fn step(scratch: *mut Scratch) -> Step {
     // SAFETY: as above.
     let start_ns = unsafe { (*scratch).state.start_ns };
     let look = frames % const { limit32(FRAMES_PER_CLOCK_READ) } == 0;
-    if look && frames != 0 && late(start_ns) {
+    // SAFETY: as above.
+    let walk_ns_max = unsafe { (*scratch).state.walk_ns_max };
+    if look && frames != 0 && late(start_ns, walk_ns_max) {
         return Err(Outcome::TimeLimit);
     }
     push(scratch);
@@ -225,8 +229,8 @@ pub(super) fn push(scratch: *mut Scratch) {
 }
 
 #[inline(always)]
-fn late(start_ns: u64) -> bool {
+fn late(start_ns: u64, walk_ns_max: u64) -> bool {
     // SAFETY: a helper without preconditions.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    now_ns.wrapping_sub(start_ns) > WALK_NS_MAX
+    now_ns.wrapping_sub(start_ns) > walk_ns_max
 }

@@ -24,11 +24,22 @@ struct Heard {
     path: BTreeSet<Pid>,
     build_id: BTreeSet<Pid>,
     exit: BTreeSet<Pid>,
+    /// Waits whose stack was sent, and ends of such waits.
+    waits: usize,
+    wait_ends: usize,
+    /// Last words of threads.
+    thread_ends: usize,
 }
 
 impl Heard {
     fn hear(&mut self, record: Record) {
-        let Record::Process(event) = record else { return };
+        let event = match record {
+            Record::Process(event) => event,
+            Record::Wait(_) => return self.waits += 1,
+            Record::WaitEnd { .. } => return self.wait_ends += 1,
+            Record::ThreadEnd { .. } => return self.thread_ends += 1,
+            _ => return,
+        };
         match event {
             ProcessEvent::Fork { pid, .. } => drop(self.fork.insert(pid)),
             ProcessEvent::Comm { pid, exec: true, .. } => drop(self.exec.insert(pid)),
@@ -82,7 +93,40 @@ pub(crate) fn check(report: Report, mut sampler: Sampler, folder: &Path) -> Resu
             ("exit", &exit),
         ],
     );
+    waits(report, &sampler, &heard)?;
     ledger(report, sampler.statistics());
+    Ok(())
+}
+
+/// Waits are measured: children were waited for, so there were some; each sum of a thread is one.
+fn waits(report: Report, sampler: &Sampler, heard: &Heard) -> Result<()> {
+    let mut threads = 0_usize;
+    let mut told = 0_u64;
+    sampler.threads(&mut |reading| {
+        threads += 1;
+        told += reading.thread.counts.iter().sum::<u64>();
+    })?;
+    let counters = sampler.statistics()?.waits.unwrap_or_default();
+    let refused = sampler.waits_refused().map_or(String::new(), ToString::to_string);
+    let Heard { waits, wait_ends, thread_ends, .. } = *heard;
+    let passed = [waits, wait_ends, thread_ends, threads].iter().all(|count| *count > 0)
+        && told > 0
+        && told <= counters.waits
+        && counters.negative + counters.absurd + counters.threads_refused == 0;
+    report.line(
+        "waits",
+        Verdict::of(passed && refused.is_empty()),
+        &[
+            ("switches", &counters.switches),
+            ("waits", &counters.waits),
+            ("negative", &counters.negative),
+            ("stacks", &waits),
+            ("ends", &wait_ends),
+            ("threads", &threads),
+            ("thread_ends", &thread_ends),
+            ("refused", &refused),
+        ],
+    );
     Ok(())
 }
 

@@ -29,7 +29,8 @@ pub(crate) fn check(
     before: &Loaded,
 ) -> Option<Sampler> {
     let start = Instant::now();
-    let loaded = Sampler::load(&Options { frequency_hz: FREQUENCY_HZ, form, ..Options::default() });
+    let options = Options { frequency_hz: FREQUENCY_HZ, form, off_cpu: true, ..Options::default() };
+    let loaded = Sampler::load(&options);
     let ms = start.elapsed().as_millis();
     match loaded {
         Ok((sampler, tables)) => {

@@ -107,6 +107,77 @@ pub struct Ledger {
     pub program_run_ns: u64,
     /// Received samples by outcome, in the order of [`Outcome::ALL`].
     pub outcomes: [u64; OUTCOMES],
+    /// What became of the waits of threads.
+    pub waits: WaitLedger,
+}
+
+/// The account of the waits of one window. What the programs counted is between two readings of theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitLedger {
+    /// Switches of CPUs between threads.
+    pub switches: u64,
+    /// Waits that ended and are in the sums of their threads.
+    pub ended: u64,
+    /// Nanoseconds of waits in the window, all of them.
+    pub ns: u64,
+    /// Of these, nanoseconds that no stack stands for.
+    pub not_sampled_ns: u64,
+    /// Nanoseconds that a limit of the window left out.
+    pub dropped_ns: u64,
+    /// Stacks that were taken.
+    pub stacks: u64,
+    /// Stacks that chance passed over: their waits are shared out.
+    pub stacks_held: u64,
+    /// Stacks that did not fit into the ring buffer: likewise.
+    pub stacks_lost: u64,
+    /// Ends of waits and of threads that did not fit into the ring buffer.
+    pub ends_lost: u64,
+    /// Waits of threads that did not fit into the map of threads.
+    pub threads_refused: u64,
+    /// Waits that would have ended before they began, or lasted a year.
+    pub unbelievable: u64,
+    /// Records that could not be decoded.
+    pub malformed: u64,
+    /// Time the programs of switches ran, nanoseconds, estimated from the runs that were timed.
+    pub program_run_ns: u64,
+}
+
+impl WaitLedger {
+    /// Adds the account of the window behind this one.
+    fn add(&mut self, other: &Self) {
+        let Self {
+            switches,
+            ended,
+            ns,
+            not_sampled_ns,
+            dropped_ns,
+            stacks,
+            stacks_held,
+            stacks_lost,
+            ends_lost,
+            threads_refused,
+            unbelievable,
+            malformed,
+            program_run_ns,
+        } = other;
+        for (sum, value) in [
+            (&mut self.switches, switches),
+            (&mut self.ended, ended),
+            (&mut self.ns, ns),
+            (&mut self.not_sampled_ns, not_sampled_ns),
+            (&mut self.dropped_ns, dropped_ns),
+            (&mut self.stacks, stacks),
+            (&mut self.stacks_held, stacks_held),
+            (&mut self.stacks_lost, stacks_lost),
+            (&mut self.ends_lost, ends_lost),
+            (&mut self.threads_refused, threads_refused),
+            (&mut self.unbelievable, unbelievable),
+            (&mut self.malformed, malformed),
+            (&mut self.program_run_ns, program_run_ns),
+        ] {
+            *sum = sum.saturating_add(*value);
+        }
+    }
 }
 
 /// Two sums of an account that must be equal and are not.
@@ -188,7 +259,9 @@ impl Ledger {
             dropped,
             program_run_ns,
             outcomes,
+            waits,
         } = other;
+        self.waits.add(waits);
         if self.cpus == 0 {
             self.carried_in = other.carried_in;
         }

@@ -1,4 +1,5 @@
-//! Folds the samples of one window: equal (process, thread, stack) become one sample with many times.
+//! Folds the samples of one window: equal (process, thread, stack) become one sample with many times; and the
+//! waits of threads, which have sums instead.
 //! Each distinct location is named once, behind the engine's back: a sealed window becomes a
 //! [`NamedWindow`]. Not the wire format, not files: [`WindowWriter`] is where they begin.
 
@@ -7,7 +8,9 @@ mod frame;
 mod ledger;
 mod named;
 mod naming;
+mod reason;
 mod settle;
+mod waits;
 mod window;
 
 #[cfg(test)]
@@ -17,14 +20,16 @@ mod tests;
 
 pub use account::{ProcessLedger, UNNAMED_REASONS};
 pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, marker_text};
-pub use ledger::{DROP_REASONS, DropReason, Gap, Ledger, OUTCOMES};
+pub use ledger::{DROP_REASONS, DropReason, Gap, Ledger, OUTCOMES, WaitLedger};
 pub use named::{
-    Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
+    Code, FoldedSample, FoldedWait, Location, LocationIndex, NamedWindow, ProcessSamples,
+    StackIndex,
 };
 pub use naming::{NameSources, NamingSink, NamingThread, start_naming};
-pub use window::Window;
+pub use waits::WaitSum;
 #[cfg(test)]
 pub(crate) use window::WindowLimits;
+pub use window::{Window, WindowWait};
 
 use crate::address::{AbsAddr, ElfAddr};
 use crate::elf::Names;

@@ -1,12 +1,13 @@
 //! A window that is complete and named: folded samples over tables of stacks, locations and files. It never
 //! changes again, so it can be written twice with the same bytes.
 
-use super::{Ledger, ProcessLedger};
+use super::{Ledger, ProcessLedger, WaitSum};
 use crate::address::{AbsAddr, ElfAddr, FileOffset, Tid};
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
 use crate::normalize::{KernelRegion, MappedFile, Marker, ProcessIdentity, ProcessKey};
 use crate::symbolize::UnnamedReason;
+use crate::waits::Wait;
 use std::sync::Arc;
 
 /// Index into [`NamedWindow::locations`].
@@ -88,6 +89,21 @@ pub struct FoldedSample {
     pub times: Vec<UnixNs>,
 }
 
+/// Equal waits, folded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoldedWait {
+    /// Thread.
+    pub tid: Tid,
+    /// Name of the thread.
+    pub thread_name: Arc<str>,
+    /// Where it waited.
+    pub stack: StackIndex,
+    /// What for.
+    pub told: Wait,
+    /// How long, and how many waits ended.
+    pub sum: WaitSum,
+}
+
 /// The samples of one process instance.
 #[derive(Clone, Debug)]
 pub struct ProcessSamples {
@@ -95,6 +111,8 @@ pub struct ProcessSamples {
     pub process: Arc<ProcessIdentity>,
     /// Folded samples, in the order of their first observation; none where all were dropped.
     pub samples: Vec<FoldedSample>,
+    /// Its waits.
+    pub waits: Vec<FoldedWait>,
     /// What became of its samples.
     pub ledger: ProcessLedger,
 }
@@ -152,7 +170,8 @@ impl NamedWindow {
             match self.processes.iter_mut().find(|known| known.process == process) {
                 Some(known) => known.ledger.add(&ledger),
                 None => {
-                    self.processes.push(ProcessSamples { process, samples: Vec::new(), ledger })
+                    let (samples, waits) = Default::default();
+                    self.processes.push(ProcessSamples { process, samples, waits, ledger });
                 }
             }
         }

@@ -5,13 +5,15 @@ use super::named::{
     Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
 };
 use super::settle::{self, Settled};
-use super::{DropReason, Ledger, Namer, ProcessLedger};
+use super::waits::{OpenWaits, WaitKey};
+use super::{DropReason, Ledger, Namer, ProcessLedger, WaitSum};
 use crate::address::{AbsAddr, ElfAddr, FileId, Tid};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::Names;
 use crate::limits;
 use crate::normalize::{Frame, MappedFile, NormalizedSample, ProcessIdentity, ProcessKey};
 use crate::symbolize::UnnamedReason;
+use agent_ebpf::{WaitClass, WaitFacts};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -33,6 +35,9 @@ pub struct Window {
     samples: HashMap<SampleKey, usize>,
     folded: Vec<(SampleKey, Vec<MonotonicNs>)>,
     observations: usize,
+    waits: OpenWaits,
+    /// Nanoseconds of waits that did not fit.
+    waits_dropped_ns: u64,
     /// Samples of processes that did not fit themselves.
     strangers: u64,
     scratch: Vec<LocationIndex>,
@@ -44,6 +49,23 @@ struct SampleKey {
     tid: Tid,
     thread_name: u32,
     stack: u32,
+}
+
+/// Time that a thread waited, as a window takes it.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowWait<'a> {
+    /// Whose thread.
+    pub process: &'a Arc<ProcessIdentity>,
+    /// Which.
+    pub tid: Tid,
+    /// Its name.
+    pub thread_name: &'a Arc<str>,
+    /// Where it waited, leaf first.
+    pub frames: &'a [Frame],
+    /// What for, as far as the kernel tells.
+    pub class: WaitClass,
+    /// More about it, where its stack was taken.
+    pub facts: Option<&'a WaitFacts>,
 }
 
 /// What a window holds at most.
@@ -91,6 +113,8 @@ impl Window {
             samples: HashMap::new(),
             folded: Vec::new(),
             observations: 0,
+            waits: OpenWaits::default(),
+            waits_dropped_ns: 0,
             strangers: 0,
             scratch: Vec::new(),
         }
@@ -116,21 +140,41 @@ impl Window {
             return;
         };
         let kept = self.try_add(process, sample);
+        self.account(process).count(sample.outcome, kept);
+    }
+
+    /// The account of a process of the window.
+    fn account(&mut self, process: u32) -> &mut ProcessLedger {
         let process = process as usize;
         if process == self.accounts.len() {
             self.accounts.push(ProcessLedger::default());
         }
-        self.accounts[process].count(sample.outcome, kept);
+        &mut self.accounts[process]
     }
 
-    fn try_add(&mut self, process: u32, sample: &NormalizedSample) -> Result<(), DropReason> {
-        if self.observations >= self.limits.observations {
-            return Err(DropReason::Observations);
+    /// Takes time that a thread waited, or counts it as dropped.
+    pub fn add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) {
+        if !self.try_add_wait(wait, sum).unwrap_or(false) {
+            self.waits_dropped_ns = self.waits_dropped_ns.saturating_add(sum.ns);
         }
+    }
+
+    fn try_add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) -> Option<bool> {
+        let WindowWait { process, tid, thread_name, frames, class, facts } = *wait;
+        let index = self.processes.get_or_insert(process, self.limits.processes)?;
+        self.account(index);
+        let stack = self.stack(process.key(), frames).ok()?;
+        let thread_name = self.thread_names.get_or_insert(thread_name, self.limits.samples)?;
+        let key = WaitKey::new([index, thread_name, stack], tid, class, facts);
+        Some(self.waits.add(key, sum))
+    }
+
+    /// The number of a stack.
+    fn stack(&mut self, process: ProcessKey, frames: &[Frame]) -> Result<u32, DropReason> {
         let mut stack = std::mem::take(&mut self.scratch);
         stack.clear();
-        let located = sample.frames.iter().try_for_each(|frame| {
-            stack.push(self.location(sample.process.key(), frame)?);
+        let located = frames.iter().try_for_each(|frame| {
+            stack.push(self.location(process, frame)?);
             Some(())
         });
         let stack_index = located.ok_or(DropReason::Locations).and_then(|()| {
@@ -138,6 +182,14 @@ impl Window {
             index.ok_or(DropReason::Stacks)
         });
         self.scratch = stack;
+        stack_index
+    }
+
+    fn try_add(&mut self, process: u32, sample: &NormalizedSample) -> Result<(), DropReason> {
+        if self.observations >= self.limits.observations {
+            return Err(DropReason::Observations);
+        }
+        let stack_index = self.stack(sample.process.key(), &sample.frames);
         let thread_name = self.thread_names.get_or_insert(&sample.thread_name, self.limits.samples);
         let key = SampleKey {
             process,
@@ -164,7 +216,9 @@ impl Window {
         self,
         ledger: &mut Ledger,
     ) -> impl Iterator<Item = (Arc<ProcessIdentity>, ProcessLedger)> {
-        let Self { processes, mut accounts, strangers, .. } = self;
+        let Self { processes, mut accounts, strangers, waits, waits_dropped_ns, .. } = self;
+        let waits_ns = waits.ns().saturating_add(waits_dropped_ns);
+        ledger.waits.dropped_ns = ledger.waits.dropped_ns.saturating_add(waits_ns);
         for account in &mut accounts {
             let kept = account.received.saturating_sub(account.lost());
             account.drop_also(DropReason::Naming, kept);
@@ -207,7 +261,7 @@ impl Window {
     /// The window ends in front of `end`: names each distinct location once, and closes the account.
     #[must_use]
     pub fn into_named(
-        self,
+        mut self,
         end: MonotonicNs,
         wall: WallOffset,
         mut ledger: Ledger,
@@ -215,16 +269,21 @@ impl Window {
     ) -> NamedWindow {
         self.accounts.iter().for_each(|account| ledger.add_process(account));
         ledger.drop_also(DropReason::Processes, self.strangers);
+        ledger.waits.dropped_ns = ledger.waits.dropped_ns.saturating_add(self.waits_dropped_ns);
         let locations = named(&self.codes.list, &self.file_list, namer);
         // Before they are settled: a marker may stand for frames that have no name.
         let names = StackNames::of_all(&self.stacks.list, &locations);
+        self.waits.trim(&mut self.stacks.list, &locations);
         let Settled { stacks, places } = settle::settled(&self.stacks.list, &locations);
         let mut processes: Vec<ProcessSamples> = self
             .processes
             .list
             .into_iter()
             .zip(self.accounts)
-            .map(|(process, ledger)| ProcessSamples { process, samples: Vec::new(), ledger })
+            .map(|(process, ledger)| {
+                let (samples, waits) = Default::default();
+                ProcessSamples { process, samples, waits, ledger }
+            })
             .collect();
         let mut known: HashMap<SampleKey, usize> = HashMap::with_capacity(self.folded.len());
         for (key, times) in self.folded {
@@ -242,6 +301,8 @@ impl Window {
             }
             samples[position].times.extend(times.into_iter().map(|time| wall.to_unix(time)));
         }
+        let named = (&stacks[..], &locations[..], &self.file_list[..]);
+        self.waits.into_processes(&mut processes, &self.thread_names.list, named, &places);
         for sample in processes.iter_mut().flat_map(|process| &mut process.samples) {
             sample.times.sort_unstable(); // CPUs are drained one after the other.
         }

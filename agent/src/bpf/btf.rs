@@ -1,5 +1,6 @@
 //! Finds the offset of one field of one kernel structure in the kernel's own type information
-//! (Documentation/bpf/btf.rst). Needed on kernels before 5.15 only.
+//! (Documentation/bpf/btf.rst). Needed for user registers on kernels before
+//! 5.15, and for the tasks that tracepoints speak of.
 
 use super::decode::{u16_at, u32_at};
 
@@ -9,7 +10,17 @@ const KIND_STRUCT: u32 = 4;
 
 /// Byte offset of `structure.field` in the running kernel; `None` if the kernel does not say.
 pub(super) fn kernel_field_offset(structure: &str, field: &str) -> Option<u32> {
-    field_offset(&std::fs::read(KERNEL_BTF).ok()?, structure, field)
+    let [offset] = kernel_field_offsets(structure, [field]);
+    offset
+}
+
+/// The same of several fields, for one reading of 6 MB.
+pub(super) fn kernel_field_offsets<const N: usize>(
+    structure: &str,
+    fields: [&str; N],
+) -> [Option<u32>; N] {
+    let blob = std::fs::read(KERNEL_BTF).unwrap_or_default();
+    fields.map(|field| field_offset(&blob, structure, field))
 }
 
 /// The same in the bytes of a BTF blob.

@@ -1,14 +1,15 @@
 //! Decodes records of the BPF ring buffer. Pure; every length is checked, though the writer is our own
 //! program: a reader that trusts its writer hides the writer's defects.
 
-use super::{CopiedStack, RawLockWait, RawSample, Record, UserFrame};
+use super::{CopiedStack, RawLockWait, RawSample, RawWait, Record, UserFrame};
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::limits::STACK_BYTES_MAX;
 use agent_ebpf::lock::{LOCK_FACTS_WORDS, LockFacts};
+use agent_ebpf::wait::{CHANCE_ONE, WAIT_CLASSES, WAIT_FACTS_WORDS};
 use agent_ebpf::{
     FRAME_EXACT, Inherited, Outcome, ProcessEntry, REGISTERS, RecordKind, SampleHeader, StackTail,
-    UnknownMapping,
+    ThreadEnd, UnknownMapping, WaitClass, WaitEnd, WaitFacts, WaitingThread,
 };
 use std::mem::offset_of;
 
@@ -30,7 +31,7 @@ pub(super) fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
 }
 
 /// Bytes up to the first NUL.
-pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
+pub(crate) fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
@@ -98,6 +99,64 @@ pub(super) fn lock_wait(bytes: &[u8]) -> Option<RawLockWait> {
     let word = AbsAddr(u64_at(facts, offset_of!(LockFacts, word))?);
     let since = MonotonicNs(u64_at(facts, offset_of!(LockFacts, since_ns))?);
     (since <= sample.time).then_some(RawLockWait { sample, word, since })
+}
+
+/// The record of the ring of waits in `bytes`, and its time; `None` if it is none of ours.
+pub(super) fn wait(bytes: &[u8]) -> Option<(MonotonicNs, Record)> {
+    let kind = u32_at(bytes, 0)?;
+    if kind == RecordKind::Wait as u32 || kind == RecordKind::WaitWithStack as u32 {
+        let wait = raw_wait(bytes, kind == RecordKind::WaitWithStack as u32)?;
+        Some((wait.sample.time, Record::Wait(wait)))
+    } else if kind == RecordKind::WaitEnd as u32 && bytes.len() == size_of::<WaitEnd>() {
+        let time = MonotonicNs(u64_at(bytes, offset_of!(WaitEnd, end_ns))?);
+        let tid = Tid(u32_at(bytes, offset_of!(WaitEnd, tid))?);
+        let since = MonotonicNs(u64_at(bytes, offset_of!(WaitEnd, since_ns))?);
+        (since <= time).then_some((time, Record::WaitEnd { tid, since, end: time }))
+    } else if kind == RecordKind::ThreadEnd as u32 && bytes.len() == size_of::<ThreadEnd>() {
+        let time = MonotonicNs(u64_at(bytes, offset_of!(ThreadEnd, time_ns))?);
+        let tid = Tid(u32_at(bytes, offset_of!(ThreadEnd, tid))?);
+        let thread = waiting_thread(bytes.get(offset_of!(ThreadEnd, thread)..)?)?;
+        Some((time, Record::ThreadEnd { tid, time, thread: Box::new(thread) }))
+    } else {
+        None
+    }
+}
+
+/// A sample whose first words are the facts of the wait.
+fn raw_wait(bytes: &[u8], with_stack: bool) -> Option<RawWait> {
+    let mut sample = sample(bytes, with_stack)?;
+    let facts = bytes.get(size_of::<SampleHeader>()..)?;
+    let argument = |at: usize| u64_at(facts, offset_of!(WaitFacts, arguments) + at * 8);
+    let facts = WaitFacts {
+        class: u32_at(facts, offset_of!(WaitFacts, class))?,
+        chance: u32_at(facts, offset_of!(WaitFacts, chance))?,
+        syscall: u64_at(facts, offset_of!(WaitFacts, syscall))?,
+        arguments: [argument(0)?, argument(1)?, argument(2)?, argument(3)?],
+        stack_pointer: u64_at(facts, offset_of!(WaitFacts, stack_pointer))?,
+        ip: u64_at(facts, offset_of!(WaitFacts, ip))?,
+    };
+    if sample.kernel.len() < WAIT_FACTS_WORDS || !(1..=CHANCE_ONE).contains(&facts.chance) {
+        return None;
+    }
+    sample.kernel.drain(..WAIT_FACTS_WORDS);
+    let class = WaitClass::from_number(facts.class)?;
+    Some(RawWait { sample, class, chance: facts.chance, facts })
+}
+
+fn waiting_thread(bytes: &[u8]) -> Option<WaitingThread> {
+    let mut thread = WaitingThread {
+        tgid: u32_at(bytes, offset_of!(WaitingThread, tgid))?,
+        class: u32_at(bytes, offset_of!(WaitingThread, class))?,
+        sampled: u32_at(bytes, offset_of!(WaitingThread, sampled))?,
+        comm: bytes_at(bytes, offset_of!(WaitingThread, comm))?,
+        since_ns: u64_at(bytes, offset_of!(WaitingThread, since_ns))?,
+        ..WaitingThread::default()
+    };
+    for class in 0..WAIT_CLASSES {
+        thread.ns[class] = u64_at(bytes, offset_of!(WaitingThread, ns) + class * 8)?;
+        thread.counts[class] = u64_at(bytes, offset_of!(WaitingThread, counts) + class * 8)?;
+    }
+    Some(thread)
 }
 
 fn copied_stack(tail: &[u8], innermost: bool) -> Option<CopiedStack> {

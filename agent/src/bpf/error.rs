@@ -48,6 +48,12 @@ pub enum BpfError {
          (CONFIG_DEBUG_INFO_BTF), so that user stacks below system calls cannot be found"
     )]
     NoKernelTypes,
+    /// The kernel does not say where a task keeps its number, its flags and its state.
+    #[error(
+        "the waits of threads cannot be measured: this kernel has no /sys/kernel/btf/vmlinux \
+         (CONFIG_DEBUG_INFO_BTF)"
+    )]
+    NoTaskTypes,
     /// The object does not hold what this code expects: both are of one build, so this is a defect.
     #[error("the BPF object has no {kind} {name}")]
     Missing {

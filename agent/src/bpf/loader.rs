@@ -2,7 +2,7 @@
 //! not a clock. It reads no record.
 
 use super::error::source_errno;
-use super::{BpfError, Form, FormChoice, Options, object};
+use super::{BpfError, Form, FormChoice, Options, object, waits};
 use agent_ebpf::UserRegisters;
 use agent_ebpf::limits::{
     FILTER_PROCESSES_MAX, GOROUTINES_MAX, RING_BYTES_MIN, STACK_INTERVAL_NS_MAX,
@@ -23,13 +23,15 @@ pub(super) struct Loaded {
     pub(super) filtered: bool,
     /// True if the programs can tell a forked process and one that is gone.
     pub(super) knows_tasks: bool,
+    /// Why the waits of threads are not to be had, if they were asked for.
+    pub(super) waits: Result<bool, BpfError>,
 }
 
 /// Loads the first form that the kernel takes.
 pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfError> {
     let object = object::OBJECT.ok_or(BpfError::NotBuilt)?;
     raise_memlock();
-    let tasks = task_offsets();
+    let tasks = TaskOffsets::of_this_kernel();
     if tasks.is_none() {
         tracing::warn!(
             "the kernel says nothing of its types: forked processes are not known at once, and whom nobody asked for is sampled, then dropped"
@@ -52,7 +54,12 @@ pub(super) fn load(options: &Options, ring_bytes: u32) -> Result<Loaded, BpfErro
         match load_form(&mut ebpf, form) {
             Ok(()) => {
                 let knows_tasks = tasks.is_some();
-                return Ok(Loaded { ebpf, form, registers, filtered, knows_tasks });
+                let waits = match (options.off_cpu, tasks) {
+                    (false, _) => Ok(false),
+                    (true, None) => Err(BpfError::NoTaskTypes),
+                    (true, Some(_)) => attach_waits(&mut ebpf, form).map(|()| true),
+                };
+                return Ok(Loaded { ebpf, form, registers, filtered, knows_tasks, waits });
             }
             Err(error) => {
                 errno = source_errno(&error);
@@ -89,14 +96,28 @@ struct Switches {
     ring_bytes: u32,
     /// Only some processes are sampled.
     filtered: bool,
-    /// Offsets of `pid` and `tgid` in a task.
-    tasks: Option<(u32, u32)>,
+    /// Where a task keeps what the programs read of it.
+    tasks: Option<TaskOffsets>,
 }
 
-/// Where a task keeps its numbers. Without type information forked processes cannot be told by the programs.
-fn task_offsets() -> Option<(u32, u32)> {
-    let offset = |field| super::btf::kernel_field_offset("task_struct", field);
-    offset("pid").zip(offset("tgid"))
+/// Offsets of fields of a task. Without type information forked processes cannot be told by the programs,
+/// nor waits be measured.
+#[derive(Clone, Copy, Debug, Default)]
+struct TaskOffsets {
+    pid: u32,
+    tgid: u32,
+    flags: u32,
+    /// `__state`, which was called `state` before Linux 5.14.
+    state: u32,
+}
+
+impl TaskOffsets {
+    fn of_this_kernel() -> Option<Self> {
+        let fields = ["pid", "tgid", "flags", "__state", "state"];
+        let [pid, tgid, flags, state, state_before] =
+            super::btf::kernel_field_offsets("task_struct", fields);
+        Some(Self { pid: pid?, tgid: tgid?, flags: flags?, state: state.or(state_before)? })
+    }
 }
 
 fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<Ebpf, BpfError> {
@@ -114,7 +135,8 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
     let registers = registers as u32;
     let filter_entries = if filtered { limit32(FILTER_PROCESSES_MAX) } else { 1 };
     let filtered = u32::from(filtered);
-    let (pid_offset, tgid_offset) = tasks.unwrap_or_default();
+    let tasks = tasks.unwrap_or_default();
+    let (threads, wait_ring_bytes) = if options.off_cpu { waits::sizes() } else { (1, 4096) };
     let kernel_threads = u32::from(options.kernel_threads);
     // Off, the verifier drops the messages as code that cannot be reached, and their ring is one page.
     let (log_level, log_bytes): (u8, u32) =
@@ -137,8 +159,12 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("TASK_STACK_OFFSET", &stack_offset, true)
         .override_global("FILTERED", &filtered, true)
-        .override_global("TASK_PID_OFFSET", &pid_offset, true)
-        .override_global("TASK_TGID_OFFSET", &tgid_offset, true)
+        .map_max_entries("THREADS", threads)
+        .map_max_entries("WAITS", wait_ring_bytes)
+        .override_global("TASK_PID_OFFSET", &tasks.pid, true)
+        .override_global("TASK_TGID_OFFSET", &tasks.tgid, true)
+        .override_global("TASK_FLAGS_OFFSET", &tasks.flags, true)
+        .override_global("TASK_STATE_OFFSET", &tasks.state, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)
         .override_global("WAKE_BYTES", &wake_bytes, true)
         .override_global("STACK_INTERVAL_NS", &stack_interval_ns, true)
@@ -198,6 +224,24 @@ pub(super) fn attach_lifecycle(ebpf: &mut Ebpf, knows_tasks: bool) -> Result<(),
     Ok(())
 }
 
+/// Loads and attaches the programs of switches, in the form of the sampler.
+fn attach_waits(ebpf: &mut Ebpf, form: Form) -> Result<(), BpfError> {
+    const TRACEPOINT: &str = "sched_switch";
+    if form == Form::BpfLoop {
+        return attach(ebpf, "switch_loop", TRACEPOINT);
+    }
+    let mut load_tail = || {
+        let program: &mut RawTracePoint =
+            ebpf.program_mut("wait_tail").ok_or(ProgramError::NotLoaded)?.try_into()?;
+        program.load()?;
+        let program = program.fd()?.try_clone()?;
+        let map = ebpf.map_mut("WAIT_TAIL").ok_or(ProgramError::NotLoaded)?;
+        Ok(ProgramArray::try_from(map)?.set(0, &program, 0)?)
+    };
+    load_tail().map_err(|error: ProgramError| not_attached(TRACEPOINT, &error))?;
+    attach(ebpf, "switch_tail", TRACEPOINT)
+}
+
 fn attach(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Result<(), BpfError> {
     let program = ebpf.program_mut(name).ok_or(BpfError::Missing { kind: "program", name })?;
     let mut attach = || {
@@ -206,11 +250,11 @@ fn attach(ebpf: &mut Ebpf, name: &'static str, tracepoint: &'static str) -> Resu
         program.attach(tracepoint)
     };
     let attached: Result<_, ProgramError> = attach();
-    attached.map(|_| ()).map_err(|error| BpfError::Attach {
-        what: tracepoint,
-        detail: in_short(&error),
-        errno: source_errno(&error),
-    })
+    attached.map(|_| ()).map_err(|error| not_attached(tracepoint, &error))
+}
+
+fn not_attached(what: &'static str, error: &ProgramError) -> BpfError {
+    BpfError::Attach { what, detail: in_short(error), errno: source_errno(error) }
 }
 
 /// Takes a map out of the object, as the type that its user wants.

@@ -18,7 +18,9 @@ mod raw;
 mod sampler;
 mod statistics;
 mod tables;
+mod waits;
 
+pub(crate) use decode::until_nul;
 pub use error::BpfError;
 pub use go_locks::{Attached, LockProbes};
 pub use sampler::Sampler;
@@ -27,7 +29,9 @@ pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
-use agent_ebpf::{Outcome, ProcessEntry, REGISTERS, UserRegisters};
+use agent_ebpf::{
+    Outcome, ProcessEntry, REGISTERS, UserRegisters, WaitClass, WaitFacts, WaitingThread,
+};
 
 /// How the sampler is loaded.
 #[derive(Clone, Debug)]
@@ -47,6 +51,8 @@ pub struct Options {
     pub kernel_threads: bool,
     /// How user registers are found when the clock hits the kernel; `None`: as the kernel allows.
     pub user_registers: Option<UserRegisters>,
+    /// The time that threads spend off their CPU is measured, where the kernel allows it.
+    pub off_cpu: bool,
     /// Waits for locks of Go programs are measured, where the kernel allows it (see [`Sampler::lock_probes`]).
     pub go_locks: bool,
     /// The programs write diagnostics to this process's log.
@@ -65,6 +71,7 @@ impl Default for Options {
             pid_filter: None,
             kernel_threads: true,
             user_registers: None,
+            off_cpu: false,
             go_locks: false,
             bpf_log: false,
             verifier_log: false,
@@ -143,6 +150,32 @@ impl RawSample {
         cut.user.truncate(frames);
         Self { outcome: Outcome::MappingUnknown, root_frames: 0, stack: None, ..cut }
     }
+}
+
+/// A thread that left its CPU, with its stack; how long it waits is not known yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawWait {
+    /// The stack where it left, and when.
+    pub sample: RawSample,
+    /// What it waits for, as far as the kernel tells.
+    pub class: WaitClass,
+    /// The chance that this stack had, in parts of `agent_ebpf::wait::CHANCE_ONE`, never 0.
+    pub chance: u32,
+    /// All that the programs know of the wait.
+    pub facts: WaitFacts,
+}
+
+/// The sums of one thread, as they were between two times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadReading {
+    /// Thread.
+    pub tid: Tid,
+    /// Its sums, and the wait that lasts.
+    pub thread: WaitingThread,
+    /// Not read before.
+    pub before: MonotonicNs,
+    /// Not read after.
+    pub after: MonotonicNs,
 }
 
 /// A part of a user stack, and the registers of the last user frame that was found.
@@ -280,6 +313,26 @@ pub enum Record {
         /// When, before the entry was read.
         time: MonotonicNs,
     },
+    /// A thread left its CPU, and its stack was taken.
+    Wait(RawWait),
+    /// Such a wait is over.
+    WaitEnd {
+        /// Thread.
+        tid: Tid,
+        /// When it began, which with the thread names it.
+        since: MonotonicNs,
+        /// When it ended.
+        end: MonotonicNs,
+    },
+    /// A thread that waited once is over.
+    ThreadEnd {
+        /// Thread.
+        tid: Tid,
+        /// When.
+        time: MonotonicNs,
+        /// Its sums.
+        thread: Box<WaitingThread>,
+    },
     /// A goroutine has a lock that it waited for.
     LockWait(RawLockWait),
     /// A lifecycle record.
@@ -321,6 +374,7 @@ pub(crate) fn decode_any(bytes: &[u8], lifecycle: bool) {
         std::hint::black_box(lifecycle::event(bytes).is_ok());
     } else {
         std::hint::black_box(decode::record(bytes));
+        std::hint::black_box(decode::wait(bytes));
     }
 }
 

@@ -53,6 +53,10 @@ fn rank(record: &Record) -> u8 {
         Record::Process(ProcessEvent::Lost { .. }) => 0,
         Record::Process(_) => 1,
         Record::UnknownMapping { .. } | Record::Inherited { .. } => 2,
-        Record::Sample(_) | Record::LockWait(_) => 3,
+        Record::Sample(_)
+        | Record::LockWait(_)
+        | Record::Wait(_)
+        | Record::WaitEnd { .. }
+        | Record::ThreadEnd { .. } => 3,
     }
 }

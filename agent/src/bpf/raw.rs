@@ -108,6 +108,59 @@ pub(super) fn map_bytes(map: BorrowedFd<'_>) -> Result<u64, BpfError> {
     })
 }
 
+/// Reads a whole hash map of 32-bit keys, many entries a call (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Entries that
+/// come or go meanwhile may be missing.
+pub(super) struct Batches<V> {
+    keys: Vec<u32>,
+    values: Vec<V>,
+    /// Entries of the last call.
+    entries: usize,
+    /// Where the next call goes on; `None` at the start.
+    place: Option<u32>,
+}
+
+impl<V: aya::Pod + Default> Batches<V> {
+    /// So many entries a call.
+    pub(super) fn new(entries_max: usize) -> Self {
+        let (keys, values) = (vec![0; entries_max], vec![V::default(); entries_max]);
+        Self { keys, values, entries: 0, place: None }
+    }
+
+    /// The next entries; false if these are the last.
+    pub(super) fn next(&mut self, map: BorrowedFd<'_>) -> Result<bool, BpfError> {
+        let place = self.place.unwrap_or_default();
+        let mut next_place = 0u32;
+        let mut attr = zeroed();
+        // SAFETY: the fields of this command, in a zeroed union.
+        let fields = unsafe { &mut attr.batch };
+        fields.in_batch = if self.place.is_some() { (&raw const place) as u64 } else { 0 };
+        fields.out_batch = (&raw mut next_place) as u64;
+        fields.keys = self.keys.as_mut_ptr() as u64;
+        fields.values = self.values.as_mut_ptr() as u64;
+        fields.count = u32::try_from(self.keys.len()).expect("a thousand");
+        fields.map_fd = map.as_raw_fd().cast_unsigned();
+        let (command, size) = (bpf_cmd::BPF_MAP_LOOKUP_BATCH as u32, size_of::<bpf_attr>());
+        // SAFETY: `attr` is initialised, and keys and values have room for `count` entries of the map, whose
+        // values are of type `V`.
+        let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size) };
+        let error = (result < 0).then(io::Error::last_os_error);
+        // SAFETY: the kernel wrote the field of this command, also at the end of the map.
+        let count = unsafe { attr.batch.count };
+        self.entries = usize::try_from(count).unwrap_or(0).min(self.keys.len());
+        self.place = Some(next_place);
+        match error {
+            None => Ok(true),
+            Some(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Some(source) => Err(BpfError::System { call: "bpf(BPF_MAP_LOOKUP_BATCH)", source }),
+        }
+    }
+
+    /// The entries of the last call.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&u32, &V)> {
+        self.keys.iter().zip(&self.values).take(self.entries)
+    }
+}
+
 /// Copies the value at `index` of an array map.
 #[cfg(test)]
 pub(super) fn lookup(map: BorrowedFd<'_>, index: u32, value: &mut [u8]) -> Result<(), BpfError> {

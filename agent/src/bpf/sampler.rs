@@ -7,8 +7,9 @@ use super::log::ProgramLog;
 use super::order::Order;
 use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
-use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, decode, loader};
-use crate::address::Pid;
+use super::waits::Waits;
+use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, ThreadReading, decode, loader};
+use crate::address::{Pid, Tid};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL_RECORDS_MAX};
 use agent_ebpf::limits::{
@@ -33,6 +34,10 @@ pub struct Sampler {
     epoll: OwnedFd,
     records: RingBuf<MapData>,
     counters: PerCpuArray<MapData, Counters>,
+    /// `None` where waits are not measured.
+    waits: Option<Waits>,
+    /// Why not, if they were asked for.
+    waits_refused: Option<BpfError>,
     idle_time: RefCell<IdleTime>,
     filter: HashMap<MapData, u32, u8>,
     order: Order,
@@ -65,7 +70,7 @@ impl Sampler {
         let cpus = online_cpus()?;
         let ring_bytes =
             options.ring_bytes.unwrap_or_else(|| ring_bytes(&cpus, options.frequency_hz));
-        let loader::Loaded { mut ebpf, form, registers, filtered, knows_tasks } =
+        let loader::Loaded { mut ebpf, form, registers, filtered, knows_tasks, waits } =
             loader::load(options, ring_bytes)?;
         let map_bytes = loader::map_bytes(&ebpf)?;
         let (lifecycle, build_ids) = open_lifecycle(&cpus)?;
@@ -77,6 +82,10 @@ impl Sampler {
         let go_locks = if options.go_locks { load_go_locks(&mut ebpf) } else { None };
         let tables = Tables::take(&mut ebpf, options.table_bytes_max)?;
         let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
+        let (waits, waits_refused) = match waits {
+            Ok(wanted) => (wanted.then(|| Waits::take(&mut ebpf)).transpose()?, None),
+            Err(error) => (None, Some(error)),
+        };
         let epoll = watch(&records, &lifecycle)?;
         let mut sampler = Self {
             clocks,
@@ -84,6 +93,8 @@ impl Sampler {
             epoll,
             records,
             counters: loader::take_map(&mut ebpf, "COUNTERS")?,
+            waits,
+            waits_refused,
             idle_time: RefCell::default(),
             filter: loader::take_map(&mut ebpf, "FILTER")?,
             order: Order::default(),
@@ -142,8 +153,9 @@ impl Sampler {
         self.wait(timeout.min(patience))?;
         let before = monotonic_now();
         let drained = self.drain();
-        // If samples are left in the ring, what was written up to the last one is all that is known.
+        // If samples are left in a ring, what was written up to the last one is all that is known.
         let known = drained.last.filter(|_| drained.more).map_or(before, |last| last.min(before));
+        let known = drained.waits_left_from.map_or(known, |last| last.min(known));
         let handed_out = self.order.deliver(known, each);
         self.complete_until = MonotonicNs(known.0.saturating_sub(ORDER_SLACK_NS));
         Ok(handed_out)
@@ -158,7 +170,12 @@ impl Sampler {
     /// Hands out everything that was written so far, without waiting.
     pub fn flush(&mut self, each: &mut impl FnMut(Record)) -> usize {
         // Bounded by the size of the ring: whoever flushes has stopped the clocks.
-        while self.drain().more {}
+        loop {
+            let Drained { more, waits_left_from, .. } = self.drain();
+            if !more && waits_left_from.is_none() {
+                break;
+            }
+        }
         self.order.flush(each)
     }
 
@@ -207,6 +224,8 @@ impl Sampler {
             lifecycle_lost: self.lifecycle_lost,
             malformed: self.malformed,
             lifecycle_malformed: self.lifecycle_malformed,
+            waits: self.waits.as_ref().map(Waits::counters).transpose()?,
+            waits_malformed: self.waits.as_ref().map_or(0, |waits| waits.malformed),
             locks: self.go_locks.as_ref().map_or(Ok(LockCounters::default()), GoLocks::counters)?,
             cpus_not_sampled: self.cpus_not_sampled(),
             waiting: self.order.len(),
@@ -234,6 +253,27 @@ impl Sampler {
             counters = read()?;
         }
         Ok(counters)
+    }
+
+    /// Why the waits of threads are not measured though they were asked for.
+    #[must_use]
+    pub fn waits_refused(&self) -> Option<&BpfError> {
+        self.waits_refused.as_ref()
+    }
+
+    /// Reads the sums of all threads that waited once; none where waits are not measured.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
+        self.waits.as_ref().map_or(Ok(()), |waits| waits.threads(each))
+    }
+
+    /// Forgets a thread that is gone and left no last word.
+    pub fn forget_thread(&mut self, tid: Tid) {
+        if let Some(waits) = &mut self.waits {
+            waits.forget(tid);
+        }
     }
 
     /// Kernel memory of the maps of fixed size, bytes; the slabs of the tables come on top
@@ -298,7 +338,7 @@ impl Sampler {
         if let Some(log) = &mut self.program_log {
             log.flush();
         }
-        let mut drained = Drained { last: None, more: true };
+        let mut drained = Drained { last: None, more: true, waits_left_from: None };
         for _ in 0..POLL_RECORDS_MAX {
             let Some(item) = self.records.next() else {
                 drained.more = false;
@@ -318,8 +358,13 @@ impl Sampler {
                     self.order.push(time, Record::Inherited { pid, entry, time });
                 }
                 None if decode::is_note(&item) => self.lifecycle_malformed += 1,
-                Some(Record::Process(_) | Record::LockWait(_)) | None => self.malformed += 1,
+                Some(_) | None => self.malformed += 1,
             }
+        }
+        if let Some(waits) = &mut self.waits {
+            let order = &mut self.order;
+            drained.waits_left_from =
+                waits.drain(POLL_RECORDS_MAX, &mut |time, record| order.push(time, record));
         }
         let (order, malformed) = (&mut self.order, &mut self.malformed);
         if let Some(locks) = &mut self.go_locks {
@@ -376,6 +421,8 @@ struct Drained {
     last: Option<MonotonicNs>,
     /// True if samples are left in the ring.
     more: bool,
+    /// Time of the last record of waits, if some are left in their ring.
+    waits_left_from: Option<MonotonicNs>,
 }
 
 impl std::fmt::Debug for Sampler {

@@ -1,6 +1,6 @@
 //! What the kernel side counted, for the ledger and the metrics. Numbers only.
 
-use agent_ebpf::{Counters, LockCounters, Outcome};
+use agent_ebpf::{Counters, LockCounters, Outcome, WaitCounters};
 
 /// The counters of one sampled CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub struct Statistics {
     /// Notes and lifecycle records that could not be decoded: a defect, or a kernel that writes them
     /// otherwise.
     pub lifecycle_malformed: u64,
+    /// What the programs of waits counted; `None` where waits are not measured.
+    pub waits: Option<WaitCounters>,
+    /// Records of waits that could not be decoded: a defect.
+    pub waits_malformed: u64,
     /// What the programs of Go's locks counted, on all CPUs.
     pub locks: LockCounters,
     /// CPUs that are online now and were not when the sampler was loaded: nothing is known of them.

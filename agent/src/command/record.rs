@@ -6,9 +6,10 @@ mod progress;
 
 use super::sampling::{self, Sampling, Scope};
 use agent::address::Pid;
-use agent::aggregate::NamedWindow;
+use agent::aggregate::{NamedWindow, WaitLedger};
 use agent::limits;
 use agent::options::{Format, RecordOptions};
+use agent::record::Contents;
 use agent::record::Recorder;
 use anyhow::{Context as _, bail};
 use command::HeldCommand;
@@ -55,7 +56,8 @@ pub(crate) fn record(options: &RecordOptions) -> anyhow::Result<ExitCode> {
     sampling.finish()?;
     progress.end();
     let window = recorder.take().context("the recording has no window")?;
-    let place = output.write(&window, format, options.host_name.clone())?;
+    let contents = if options.off_cpu { Contents::Both } else { Contents::Cpu };
+    let place = output.write(&window, (format, contents), options.host_name.clone())?;
     crate::say(&summary(&window, &place));
     match (exit, held) {
         (Some(code), _) => Ok(code),
@@ -87,6 +89,7 @@ fn scope(options: &RecordOptions, held: Option<&HeldCommand>) -> Scope {
     let default = held.is_none().then_some(limits::RECORD_DURATION_DEFAULT);
     Scope {
         pids,
+        off_cpu: options.off_cpu,
         duration: options.duration.or(default),
         preload: held.and_then(HeldCommand::program).into_iter().collect(),
     }
@@ -131,9 +134,19 @@ fn wait_until_sampling(sampling: &Sampling, interrupted: &AtomicBool) -> bool {
 fn summary(window: &NamedWindow, place: &str) -> String {
     let ledger = &window.ledger;
     let names = window.name_counts();
+    let waits = match ledger.waits {
+        WaitLedger { switches: 0, .. } => String::new(),
+        waits => format!(
+            "; {} waits, {:.3} s off the CPU, {} of it without a stack, {} lost",
+            waits.ended,
+            Duration::from_nanos(waits.ns).as_secs_f64(),
+            percent(waits.not_sampled_ns, waits.ns),
+            waits.ends_lost.saturating_add(waits.threads_refused),
+        ),
+    };
     format!(
         "{} ticks: {} runs, {} asleep, {} missed; {} samples, {} idle, {} filtered, {} lost; \
-         {} incomplete, {} of frames unnamed; wrote {place}",
+         {} incomplete, {} of frames unnamed{waits}; wrote {place}",
         ledger.ticks_expected,
         ledger.runs,
         ledger.asleep,

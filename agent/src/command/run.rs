@@ -44,10 +44,9 @@ async fn run_until_told(options: &RunOptions) -> anyhow::Result<ExitCode> {
     let sender = Sender::new(client, Arc::clone(&queue), exported, Backoff::default());
     let (exporter, export) = Exporter::start(encoder, queue, sender, metrics.clone());
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let scope = Scope { off_cpu: !options.no_off_cpu, ..Scope::default() };
     let sampling =
-        sampling::start(&options.sampling, Scope::default(), Box::new(exporter), move || {
-            drop(ended)
-        })?;
+        sampling::start(&options.sampling, scope, Box::new(exporter), move || drop(ended))?;
     metrics.watch(sampling.control.clone(), Arc::clone(&sampling.debug_info_put_off));
     tracing::info!(host = name, collector = options.collector, "starting");
     tokio::select! {

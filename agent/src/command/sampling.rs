@@ -20,6 +20,8 @@ use std::time::Duration;
 pub(crate) struct Scope {
     /// These processes; all if empty.
     pub(crate) pids: Vec<Pid>,
+    /// The time that threads spend off their CPU too.
+    pub(crate) off_cpu: bool,
     /// For so long; until stopped if `None`.
     pub(crate) duration: Option<Duration>,
     /// Executables that will run soon.
@@ -53,11 +55,12 @@ pub(crate) fn start(
         unwind_table_bytes,
         ref unwind_table_cache,
     } = *options;
-    let Scope { pids, duration, preload } = scope;
+    let Scope { pids, off_cpu, duration, preload } = scope;
     let defaults = EngineOptions::default();
     let mut options = EngineOptions {
         frequency_hz,
         pids,
+        off_cpu,
         duration,
         preload,
         ring_bytes,

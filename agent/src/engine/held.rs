@@ -52,12 +52,21 @@ impl Held {
 
     /// Keeps a sample that may become whole; gives it back if it finds no room.
     pub(super) fn offer(&mut self, sample: RawSample, now: MonotonicNs) -> Option<RawSample> {
+        self.offer_until(sample, now.plus(HELD_NS_MAX))
+    }
+
+    /// The same, up to another time.
+    pub(super) fn offer_until(
+        &mut self,
+        sample: RawSample,
+        until: MonotonicNs,
+    ) -> Option<RawSample> {
         let bytes = bytes_of(&sample);
         if self.samples.len() >= HELD_SAMPLES_MAX || self.bytes + bytes > HELD_BYTES_MAX {
             self.counts.no_room += 1;
             return Some(sample);
         }
-        self.keep(HeldSample { sample, tried: None, until: now.plus(HELD_NS_MAX) });
+        self.keep(HeldSample { sample, tried: None, until });
         None
     }
 

@@ -1,7 +1,9 @@
 //! What the engine needs of the kernel side, as traits: the loop is tested with others.
 
 use crate::address::{Generation, Pid};
-use crate::bpf::{BpfError, Record, Sampler, Statistics, TableId, Tables, WalkMapping};
+use crate::bpf::{
+    BpfError, Record, Sampler, Statistics, TableId, Tables, ThreadReading, WalkMapping,
+};
 use crate::clock::MonotonicNs;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
@@ -40,6 +42,14 @@ pub trait Sampling {
     /// If the kernel refuses.
     fn statistics(&self) -> Result<Statistics, BpfError>;
 
+    /// Reads the sums of all threads that waited; none where waits are not measured.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn threads(&self, _each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
+        Ok(())
+    }
+
     /// Kernel memory of fixed size, bytes.
     fn map_bytes(&self) -> u64;
 }
@@ -67,6 +77,10 @@ impl Sampling for Sampler {
 
     fn statistics(&self) -> Result<Statistics, BpfError> {
         Self::statistics(self)
+    }
+
+    fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
+        Self::threads(self, each)
     }
 
     fn map_bytes(&self) -> u64 {

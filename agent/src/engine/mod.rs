@@ -7,6 +7,7 @@ mod held;
 mod kernel_side;
 #[cfg(test)]
 mod load_tests;
+mod off_cpu;
 mod preload;
 mod sampling;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod walked;
 
 pub use control::Control;
 pub use kernel_side::Sampling;
+pub use off_cpu::OffCpuCounts;
 pub use sampling::{Engine, EngineCounts};
 
 use crate::address::{FileId, Pid};
@@ -50,6 +52,8 @@ pub struct EngineOptions {
     pub proc_root: PathBuf,
     /// Run on a kernel that is known to lock up (see [`crate::kernel`]).
     pub ignore_kernel_defects: bool,
+    /// The time that threads spend off their CPU is measured too, where the kernel allows it.
+    pub off_cpu: bool,
     /// Form of the programs.
     pub form: crate::bpf::FormChoice,
     /// Size of the ring buffer, bytes; `None`: by CPUs and frequency.
@@ -78,6 +82,7 @@ impl Default for EngineOptions {
             window: Duration::from_secs(5),
             proc_root: PathBuf::from("/proc"),
             ignore_kernel_defects: false,
+            off_cpu: false,
             form: crate::bpf::FormChoice::default(),
             ring_bytes: None,
             bpf_log: false,
@@ -184,8 +189,12 @@ fn run_first(
         bpf_log: options.bpf_log,
         pid_filter: (!options.pids.is_empty()).then(|| options.pids.clone()),
         table_bytes_max: options.table_bytes_max,
+        off_cpu: options.off_cpu,
         ..bpf::Options::default()
     })?;
+    if let Some(error) = sampler.waits_refused() {
+        tracing::warn!(%error, "off-CPU time is not measured");
+    }
     let host: Arc<dyn Host> = Arc::new(ProcFs::new(options.proc_root.clone()));
     let foreign: Arc<dyn ForeignFiles> = Arc::new(LocalFiles::new());
     let mut engine = Engine::new(options, host, &foreign, Box::new(sampler), Box::new(tables))?;

@@ -2,11 +2,12 @@
 
 use super::held::{Held, HeldCounts};
 use super::kernel_side::Sampling;
+use super::off_cpu::{OffCpu, OffCpuCounts};
 use super::walked::{Published, walk_on};
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
-use crate::address::{FileId, Pid};
+use crate::address::{FileId, Pid, Tid};
 use crate::aggregate::Window;
 use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
@@ -25,7 +26,7 @@ use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
-use agent_ebpf::{Counters, Outcome};
+use agent_ebpf::{Counters, Outcome, WaitCounters};
 use hashbrown::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -44,6 +45,10 @@ pub struct EngineCounts {
     pub cache: CacheCounts,
     /// Tables in the kernel side.
     pub tables: PublishCounts,
+    /// Threads that wait.
+    pub off_cpu: OffCpuCounts,
+    /// What the programs of waits counted, when the last window ended.
+    pub waits: WaitCounters,
     /// Perf maps.
     pub perf_maps: PerfMapCounts,
     /// Stacks that came along with their samples.
@@ -76,6 +81,8 @@ pub struct Engine {
     before: Statistics,
     /// Samples shipped and not received when the last window ended.
     carried: u64,
+    /// What was told of waits when the last window ended.
+    waits_before: OffCpuCounts,
     window_end: MonotonicNs,
 }
 
@@ -99,6 +106,11 @@ struct Intake {
     thread_names: HashSet<Arc<str>>,
     needs: Needs,
     held: Held,
+    /// Those of waits, which are in [`OffCpu`] too.
+    held_waits: Held,
+    off_cpu: OffCpu,
+    /// Threads that ended since the sums of all were read.
+    threads_ended: HashSet<Tid>,
     /// The account of the open window, as far as it is counted here.
     ledger: Ledger,
     received: u64,
@@ -141,6 +153,9 @@ impl Engine {
                 thread_names: HashSet::new(),
                 needs: Needs::default(),
                 held: Held::default(),
+                held_waits: Held::default(),
+                off_cpu: OffCpu::default(),
+                threads_ended: HashSet::new(),
                 ledger: Ledger::default(),
                 received: 0,
                 unwanted: 0,
@@ -159,6 +174,7 @@ impl Engine {
             ),
             before: Statistics::default(),
             carried: 0,
+            waits_before: OffCpuCounts::default(),
             window_end: now,
         })
     }
@@ -174,6 +190,8 @@ impl Engine {
             perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
             stacks: self.intake.held.counts(),
+            off_cpu: self.intake.off_cpu.counts(),
+            waits: self.before.waits.unwrap_or_default(),
             unwanted: self.intake.unwanted,
             received: self.intake.received,
             waiting: u64::try_from(self.before.waiting).unwrap_or(u64::MAX),
@@ -250,6 +268,7 @@ impl Engine {
     pub fn run(&mut self, sink: &mut dyn WindowSink, control: &Control) -> Result<(), EngineError> {
         self.before = self.sampler.statistics()?;
         self.sampler.start()?;
+        self.forget_earlier_waits()?;
         let begin = monotonic_now();
         self.open_window(begin);
         control.set_sampling();
@@ -273,16 +292,22 @@ impl Engine {
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
             self.tables.records_known_until(self.sampler.complete_until());
             self.walk_held(MonotonicNs(0));
+            self.walk_held_waits();
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
             if now >= seal_at {
+                let readings = self.read_threads()?;
+                self.wait_for_records(&readings)?;
+                self.intake.add_waits(&readings);
                 self.seal(self.window_end, sink)?;
                 control.set_counts(self.counts());
             }
         }
         self.sampler.stop()?;
+        let readings = self.read_threads()?;
         let Self { sampler, intake, .. } = self;
         sampler.flush(&mut |record| intake.take(record));
+        intake.add_waits(&readings);
         self.seal(monotonic_now(), sink)?;
         control.set_counts(self.counts());
         Ok(())
@@ -332,16 +357,7 @@ impl Engine {
                 continue;
             }
             held.tried = Some(now);
-            let attribution = self.intake.processes.attribute_held(&held.sample);
-            let whole = match attribution.mappings {
-                Some(set) => {
-                    let process = attribution.process.key();
-                    let mappings = &self.publisher.walk_mappings(&set, process, false);
-                    let rules = Published { mappings, tables: self.tables.as_ref() };
-                    walk_on(&mut held.sample, &rules, last)
-                }
-                None => false,
-            };
+            let whole = self.walk_on(&mut held.sample, last);
             if !last && !whole {
                 self.intake.held.keep(held);
                 continue;
@@ -352,13 +368,26 @@ impl Engine {
         }
     }
 
+    /// Walks a copied stack on by the tables that are there now; true if it wants no more of them. `last`: what
+    /// is found is kept all the same.
+    fn walk_on(&mut self, sample: &mut RawSample, last: bool) -> bool {
+        let attribution = self.intake.processes.attribute_held(sample);
+        let Some(set) = attribution.mappings else { return false };
+        let process = attribution.process.key();
+        let mappings = &self.publisher.walk_mappings(&set, process, false);
+        walk_on(sample, &Published { mappings, tables: self.tables.as_ref() }, last)
+    }
+
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
         self.walk_held(end);
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);
         let counted = std::mem::take(&mut self.intake.ledger);
-        let ledger = closed(counted, &before, &self.before, self.carried);
+        let mut ledger = closed(counted, &before, &self.before, self.carried);
+        let told = self.intake.off_cpu.counts();
+        let told_before = std::mem::replace(&mut self.waits_before, told);
+        ledger.waits = waits::closed((&before, &self.before), (&told_before, &told));
         self.carried = ledger.carried_over;
         let period_ns = period_ns(&self.options);
         let next = Window::new(end, period_ns);
@@ -423,6 +452,9 @@ impl Intake {
                     regions.apply(event, time);
                 }
             }
+            Record::Wait(wait) => self.wait(wait),
+            Record::WaitEnd { tid, since, end } => self.off_cpu.ended(tid, since, end),
+            Record::ThreadEnd { tid, time, thread } => self.thread_ended(tid, time, &thread),
             Record::Process(event) => {
                 if let (ProcessEvent::Lost { .. }, Some(regions)) = (&event, &self.kernel_regions) {
                     regions.lost(monotonic_now());
@@ -459,6 +491,15 @@ impl Intake {
             self.unwanted += 1;
             return;
         }
+        let sample = self.normalized(sample);
+        self.ledger.received += 1;
+        self.ledger.outcomes[sample.outcome as usize] += 1;
+        self.received += 1;
+        self.window.add(&sample);
+    }
+
+    /// A sample as a window takes it; what it says of tables is noted.
+    fn normalized(&mut self, sample: &RawSample) -> NormalizedSample {
         let attribution = self.processes.attribute(sample);
         let cut;
         let sample = if attribution.sound_frames < sample.user.len() {
@@ -480,19 +521,15 @@ impl Intake {
             perf_maps.sighted(attribution.process.key());
         }
         self.needs.state(sample, &frames, &self.processes);
-        self.ledger.received += 1;
-        self.ledger.outcomes[outcome as usize] += 1;
-        self.received += 1;
-        let thread_name = self.thread_name(&sample.comm);
-        self.window.add(&NormalizedSample {
+        NormalizedSample {
             process: attribution.process,
             tid: sample.tid,
-            thread_name,
+            thread_name: self.thread_name(&sample.comm),
             cpu: sample.cpu,
             time: sample.time,
             outcome,
             frames,
-        });
+        }
     }
 
     /// Equal names are one string: there are few, and every sample has one.
@@ -554,6 +591,8 @@ fn period_ns(options: &EngineOptions) -> u64 {
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
+
+mod waits;
 
 #[cfg(test)]
 mod account_tests;

@@ -1,5 +1,6 @@
 //! What the engine counted, as metrics: read when somebody asks, from [`Control::counts`].
 
+use super::waits;
 use crate::engine::{Control, EngineCounts};
 use crate::process::publish::{WAIT_BUCKETS_NS, WaitCounts};
 use prometheus_client::collector::Collector;
@@ -13,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// One figure: its name, what it says, and where it stands.
-type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
+pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
 const NOW: [Figure; 18] = [
@@ -250,7 +251,7 @@ impl Collector for EngineFigures {
             let kind = gauge.metric_type();
             gauge.encode(encoder.encode_descriptor(name, help, None, kind)?)?;
         }
-        for (name, help, read) in SINCE_START {
+        for (name, help, read) in SINCE_START.into_iter().chain(waits::SINCE_START) {
             let counter = ConstCounter::new(read(&counts));
             let kind = counter.metric_type();
             counter.encode(encoder.encode_descriptor(name, help, None, kind)?)?;

@@ -1,26 +1,43 @@
 //! Folded stacks: `comm;root;…;leaf count`, one line for each distinct stack, sorted.
 
-use crate::aggregate::{Code, Location, NamedWindow};
+use super::Contents;
+use crate::aggregate::{Code, Location, NamedWindow, StackIndex};
 use crate::path::file_name;
+use crate::waits::WaitReason;
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// Writes a window as folded stacks. Inlined functions are frames of their own; kernel frames end in
+/// Writes a window as folded stacks: samples, or the microseconds of waits (preempted threads wait for
+/// nothing and are left out). Inlined functions are frames of their own; kernel frames end in
 /// `_[k]`; code without a name is `file+0xaddress`.
 ///
 /// # Errors
 /// If writing fails.
-pub fn write_folded(window: &NamedWindow, output: &mut impl Write) -> std::io::Result<()> {
+pub fn write_folded(
+    window: &NamedWindow,
+    contents: Contents,
+    output: &mut impl Write,
+) -> std::io::Result<()> {
     let frames: Vec<String> =
         window.locations.iter().map(|location| frames(window, location)).collect();
     let mut counts: BTreeMap<String, u64> = BTreeMap::new();
-    for sample in window.processes.iter().flat_map(|process| &process.samples) {
-        let mut line = clean(&sample.thread_name);
-        for location in window.stack(sample.stack).iter().rev() {
+    let mut add = |thread_name: &str, stack: StackIndex, value: u64| {
+        let mut line = clean(thread_name);
+        for location in window.stack(stack).iter().rev() {
             line.push(';');
             line.push_str(&frames[location.0 as usize]);
         }
-        *counts.entry(line).or_default() += sample.times.len() as u64;
+        let sum = counts.entry(line).or_default();
+        *sum = sum.saturating_add(value);
+    };
+    for process in &window.processes {
+        if contents == Contents::Cpu {
+            let samples = process.samples.iter();
+            samples.for_each(|it| add(&it.thread_name, it.stack, it.times.len() as u64));
+            continue;
+        }
+        let waits = process.waits.iter().filter(|wait| wait.told.reason != WaitReason::Preempted);
+        waits.for_each(|it| add(&it.thread_name, it.stack, it.sum.ns / 1_000));
     }
     counts.iter().try_for_each(|(line, count)| writeln!(output, "{line} {count}"))
 }

@@ -2,12 +2,13 @@
 
 use crate::address::{FileId, Tid};
 use crate::aggregate::{
-    Code, DropReason, FoldedSample, Ledger, Location, LocationIndex, NamedWindow, ProcessLedger,
-    ProcessSamples, StackIndex,
+    Code, DropReason, FoldedSample, FoldedWait, Ledger, Location, LocationIndex, NamedWindow,
+    ProcessLedger, ProcessSamples, StackIndex,
 };
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::limits;
 use crate::normalize::{MappedFile, ProcessIdentity};
+use crate::waits::Wait;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub struct Joined {
     processes: HashMap<Arc<ProcessIdentity>, usize>,
     process_list: Vec<ProcessSamples>,
     samples: HashMap<SampleKey, usize>,
+    waits: HashMap<(usize, Tid, Arc<str>, StackIndex, Wait), usize>,
     ledger: Ledger,
     observations: u64,
 }
@@ -58,12 +60,16 @@ impl Joined {
                 *self.processes.entry(Arc::clone(&process.process)).or_insert_with(|| {
                     let process = Arc::clone(&process.process);
                     let ledger = ProcessLedger::default();
-                    self.process_list.push(ProcessSamples { process, samples: Vec::new(), ledger });
+                    let (samples, waits) = Default::default();
+                    self.process_list.push(ProcessSamples { process, samples, waits, ledger });
                     self.process_list.len() - 1
                 });
             self.process_list[position].ledger.add(&process.ledger);
             for sample in &process.samples {
                 self.add_sample(position, stacks[sample.stack.0 as usize], sample);
+            }
+            for wait in &process.waits {
+                self.add_wait(position, stacks[wait.stack.0 as usize], wait);
             }
         }
     }
@@ -158,6 +164,25 @@ impl Joined {
         self.stacks.insert(Arc::clone(&joined), index);
         self.stack_list.push(joined);
         Ok(index)
+    }
+
+    fn add_wait(
+        &mut self,
+        process: usize,
+        stack: Result<StackIndex, DropReason>,
+        wait: &FoldedWait,
+    ) {
+        let Ok(stack) = stack else {
+            self.ledger.waits.dropped_ns = self.ledger.waits.dropped_ns.saturating_add(wait.sum.ns);
+            return;
+        };
+        let waits = &mut self.process_list[process].waits;
+        let key = (process, wait.tid, Arc::clone(&wait.thread_name), stack, wait.told);
+        let position = *self.waits.entry(key).or_insert(waits.len());
+        match waits.get_mut(position) {
+            Some(known) => known.sum.add(wait.sum),
+            None => waits.push(FoldedWait { stack, ..wait.clone() }),
+        }
     }
 
     fn add_sample(

@@ -15,6 +15,15 @@ pub use pprof::{pprof_profile, write_pprof};
 use crate::aggregate::{NamedWindow, WindowWriter};
 use std::sync::{Arc, Mutex};
 
+/// What goes into a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// Samples of the clock.
+    Cpu,
+    /// These and the waits of threads, or the waits alone where a file has one value.
+    Both,
+}
+
 /// Collects the windows of one recording. Clones collect into the same recording.
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {

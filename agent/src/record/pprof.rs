@@ -1,8 +1,13 @@
-//! pprof: sample types `samples`/`count` and `cpu`/`nanoseconds`, the latter last and the default.
+//! pprof: sample types `samples`/`count` and `cpu`/`nanoseconds`, the latter the default and the last but for those
+//! of waits: `off_cpu_count`/`count` and `off_cpu`/`nanoseconds`, `lock_contentions`/`count` and `lock`/`nanoseconds`,
+//! `off_cpu_preempted`/`nanoseconds`. A type is a name here, so no two may have one.
 
-use crate::aggregate::{Code, Location, NamedWindow};
+use super::Contents;
+use crate::address::Tid;
+use crate::aggregate::{Code, FoldedWait, Location, NamedWindow, StackIndex};
 use crate::elf::SourceLine;
 use crate::normalize::MappedFile;
+use crate::waits::WaitReason;
 use hashbrown::HashMap;
 use prost::Message as _;
 use proto::pprof::{Label, Mapping, Profile, ProfileBuilder, Sample};
@@ -12,17 +17,22 @@ use std::io::Write;
 ///
 /// # Errors
 /// If writing fails.
-pub fn write_pprof(window: &NamedWindow, output: &mut impl Write) -> std::io::Result<()> {
+pub fn write_pprof(
+    window: &NamedWindow,
+    contents: Contents,
+    output: &mut impl Write,
+) -> std::io::Result<()> {
     let mut gzip = flate2::write::GzEncoder::new(output, flate2::Compression::default());
-    gzip.write_all(&pprof_profile(window).encode_to_vec())?;
+    gzip.write_all(&pprof_profile(window, contents).encode_to_vec())?;
     gzip.finish().map(drop)
 }
 
 /// A window as a pprof profile. Samples carry the labels `process`, `pid`, `thread` and `tid`.
 #[must_use]
-pub fn pprof_profile(window: &NamedWindow) -> Profile {
+pub fn pprof_profile(window: &NamedWindow, contents: Contents) -> Profile {
     let mut writer = Writer {
         window,
+        contents,
         builder: ProfileBuilder::new(),
         mappings: HashMap::new(),
         locations: vec![None; window.locations.len()],
@@ -31,25 +41,45 @@ pub fn pprof_profile(window: &NamedWindow) -> Profile {
     writer.main_mapping_first();
     for process in &window.processes {
         let name = writer.builder.string(&process.process.executable_name);
+        let process_labels =
+            [writer.text_label("process", name), writer.number_label("pid", process.process.pid.0)];
         for sample in &process.samples {
-            let location_id = writer.stack(sample.stack);
-            let thread = writer.builder.string(&sample.thread_name);
-            let count = i64::try_from(sample.times.len()).unwrap_or(i64::MAX);
-            let period_ns = i64::try_from(window.period_ns).unwrap_or(i64::MAX);
-            let label = [
-                writer.text_label("process", name),
-                writer.number_label("pid", process.process.pid.0),
-                writer.text_label("thread", thread),
-                writer.number_label("tid", sample.tid.0),
-            ];
-            writer.builder.sample(Sample {
-                location_id,
-                value: vec![count, count.saturating_mul(period_ns)],
-                label: label.to_vec(),
-            });
+            let count = signed(sample.times.len() as u64);
+            let value = vec![count, count.saturating_mul(signed(window.period_ns))];
+            let labels = writer.labels(&process_labels, &sample.thread_name, sample.tid);
+            writer.sample(sample.stack, value, labels);
+        }
+        for wait in process.waits.iter().filter(|_| contents == Contents::Both) {
+            let mut labels = writer.labels(&process_labels, &wait.thread_name, wait.tid);
+            let reason = writer.builder.string(wait.told.reason.name());
+            labels.push(writer.text_label("off_cpu.reason", reason));
+            writer.sample(wait.stack, [&[0, 0], &values(wait)[..]].concat(), labels);
         }
     }
     writer.builder.finish()
+}
+
+/// Types and units of waits.
+const WAIT_TYPES: [(&str, &str); 5] = [
+    ("off_cpu_count", "count"),
+    ("off_cpu", "nanoseconds"),
+    ("lock_contentions", "count"),
+    ("lock", "nanoseconds"),
+    ("off_cpu_preempted", "nanoseconds"),
+];
+
+/// The values of a wait in the order of [`WAIT_TYPES`].
+fn values(wait: &FoldedWait) -> [i64; WAIT_TYPES.len()] {
+    let (ns, count) = (signed(wait.sum.ns), signed(wait.sum.count));
+    match wait.told.reason {
+        WaitReason::Preempted => [0, 0, 0, 0, ns],
+        WaitReason::Lock => [count, ns, count, ns, 0],
+        _ => [count, ns, 0, 0, 0],
+    }
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// What was lost belongs to what was kept: `go tool pprof -comments` shows it.
@@ -68,6 +98,7 @@ fn comment(window: &NamedWindow) -> String {
 
 struct Writer<'a> {
     window: &'a NamedWindow,
+    contents: Contents,
     builder: ProfileBuilder,
     /// By file and start of the segment, or by the name of kernel code.
     mappings: HashMap<MappingKey, u64>,
@@ -84,10 +115,13 @@ impl Writer<'_> {
     fn header(&mut self) {
         let samples = self.builder.value_type("samples", "count");
         let cpu = self.builder.value_type("cpu", "nanoseconds");
-        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let mut types = vec![samples, cpu];
+        if self.contents == Contents::Both {
+            types.extend(WAIT_TYPES.map(|(kind, unit)| self.builder.value_type(kind, unit)));
+        }
         let window = self.window;
         let profile = self.builder.profile_mut();
-        profile.sample_type = vec![samples, cpu];
+        profile.sample_type = types;
         profile.default_sample_type = cpu.r#type;
         profile.period_type = Some(cpu);
         profile.period = signed(window.period_ns);
@@ -115,7 +149,20 @@ impl Writer<'_> {
         }
     }
 
-    fn stack(&mut self, index: crate::aggregate::StackIndex) -> Vec<u64> {
+    fn labels(&mut self, process: &[Label], thread_name: &str, tid: Tid) -> Vec<Label> {
+        let thread = self.builder.string(thread_name);
+        let thread = [self.text_label("thread", thread), self.number_label("tid", tid.0)];
+        [process, &thread[..]].concat()
+    }
+
+    /// Adds a sample; types behind its values are 0.
+    fn sample(&mut self, stack: StackIndex, mut value: Vec<i64>, label: Vec<Label>) {
+        let location_id = self.stack(stack);
+        value.resize(self.builder.profile_mut().sample_type.len(), 0);
+        self.builder.sample(Sample { location_id, value, label });
+    }
+
+    fn stack(&mut self, index: StackIndex) -> Vec<u64> {
         let window = self.window;
         let mut ids = Vec::with_capacity(window.stack(index).len());
         for location in window.stack(index) {

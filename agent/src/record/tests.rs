@@ -9,7 +9,7 @@ use std::process::Command;
 
 fn folded(window: &NamedWindow) -> String {
     let mut text = Vec::new();
-    write_folded(window, &mut text).unwrap();
+    write_folded(window, Contents::Cpu, &mut text).unwrap();
     String::from_utf8(text).unwrap()
 }
 
@@ -69,7 +69,7 @@ fn windows_join_to_what_one_window_would_be() {
 #[test]
 fn pprof_has_both_values_and_what_a_reader_needs() {
     let window = fixtures::named(&fixtures::samples(1_000, 3));
-    let profile = pprof_profile(&window);
+    let profile = pprof_profile(&window, Contents::Cpu);
     let text = |index: i64| {
         std::str::from_utf8(&profile.string_table[usize::try_from(index).unwrap()]).unwrap()
     };
@@ -96,11 +96,11 @@ fn pprof_has_both_values_and_what_a_reader_needs() {
 fn gzip_opens_to_the_same_profile() {
     let window = fixtures::named(&fixtures::samples(100, 3));
     let mut packed = Vec::new();
-    write_pprof(&window, &mut packed).unwrap();
+    write_pprof(&window, Contents::Cpu, &mut packed).unwrap();
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(packed.as_slice()).read_to_end(&mut bytes).unwrap();
     let profile = proto::pprof::Profile::decode(bytes.as_slice()).unwrap();
-    assert_eq!(profile, pprof_profile(&window));
+    assert_eq!(profile, pprof_profile(&window, Contents::Cpu));
 }
 
 /// Go's own reader, where the machine has Go: equal totals, types, names.
@@ -113,7 +113,7 @@ fn go_reads_the_same_totals_and_names() {
     let window = fixtures::named(&fixtures::samples(1_500, 6));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cpu.pb.gz");
-    write_pprof(&window, &mut std::fs::File::create(&path).unwrap()).unwrap();
+    write_pprof(&window, Contents::Cpu, &mut std::fs::File::create(&path).unwrap()).unwrap();
     let raw = go_pprof(&["-raw"], &path);
     assert!(raw.contains("samples/count cpu/nanoseconds[dflt]"), "{raw}");
     let rows = raw.lines().skip_while(|line| !line.contains("[dflt]")).skip(1);

@@ -49,6 +49,13 @@ pub mod attribute {
     /// CPU a sample was taken on.
     pub const CPU_LOGICAL_NUMBER: &str = "cpu.logical_number";
 
+    /// Vesta's: what a thread waited for off its CPU: `lock`, `sleep`, `io` and so on.
+    pub const OFF_CPU_REASON: &str = "off_cpu.reason";
+    /// Vesta's: `mutex`, `rwlock`, `monitor` or `unknown`.
+    pub const LOCK_KIND: &str = "lock.kind";
+    /// Vesta's: where a lock lies in its process, hexadecimal.
+    pub const LOCK_ADDRESS: &str = "lock.address";
+
     /// Vesta's: start of a process in nanoseconds since the host's boot; with the pid it names one
     /// process instance.
     pub const PROCESS_START_TIME_NS: &str = "vesta.process.start_time_ns";

@@ -13,4 +13,5 @@ mod roots;
 mod run;
 mod stacks;
 mod target;
+mod wait_bytes;
 mod walks;

@@ -3,7 +3,7 @@
 use agent::aggregate::NamedWindow;
 use agent::export::otlp::{Encoder, EncoderSettings, HostIdentity};
 use agent::options::Format;
-use agent::record::{write_folded, write_pprof};
+use agent::record::{Contents, write_folded, write_pprof};
 use anyhow::Context as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -37,7 +37,7 @@ impl Output {
     pub(super) fn write(
         mut self,
         window: &NamedWindow,
-        format: Format,
+        format: (Format, Contents),
         host_name: Option<String>,
     ) -> anyhow::Result<String> {
         match &mut self {
@@ -79,14 +79,14 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 
 fn write_as(
     window: &NamedWindow,
-    format: Format,
+    (format, contents): (Format, Contents),
     host_name: Option<String>,
     output: &mut impl Write,
 ) -> anyhow::Result<()> {
     let mut output = BufWriter::new(output);
     match format {
-        Format::Pprof => write_pprof(window, &mut output)?,
-        Format::Folded => write_folded(window, &mut output)?,
+        Format::Pprof => write_pprof(window, contents, &mut output)?,
+        Format::Folded => write_folded(window, contents, &mut output)?,
         Format::Otlp => {
             // One message for the whole file: two would not join, each has its own dictionary.
             let host = HostIdentity::read(host_name);

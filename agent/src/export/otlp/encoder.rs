@@ -1,11 +1,12 @@
 //! From a sealed window to encoded requests: order, splitting, identities.
 
+use super::kind::ProfileKind;
 use super::ledger;
 use super::locations::location_bytes_max;
 use super::order::WritingOrder;
 use super::request::{RequestBuilder, sample_bytes_max};
 use super::resource::{HostIdentity, of_agent, of_process};
-use crate::aggregate::{FoldedSample, NamedWindow};
+use crate::aggregate::{FoldedSample, NamedWindow, ProcessSamples, StackIndex};
 use crate::clock::UnixNs;
 use crate::limits;
 use prost::bytes::Bytes;
@@ -64,44 +65,30 @@ impl Encoder {
 
     /// Encodes one window: at least one request, more where it is larger than a receiver accepts.
     pub fn encode(&mut self, window: &NamedWindow) -> Vec<Request> {
-        let mut requests = Vec::new();
         let mut request = RequestBuilder::new(window, self.settings.source_lines);
         let attributes = ledger::of_window(window, &mut request.dictionary);
-        request.open_profile(of_agent(&self.settings.host), self.next_id(), attributes);
+        let (agent, id) = (of_agent(&self.settings.host), self.next_id());
+        request.open_profile(ProfileKind::Cpu, agent, id, attributes);
+        if window.ledger.waits.switches > 0 {
+            // Empty: it says that waits were watched.
+            let (agent, id) = (of_agent(&self.settings.host), self.next_id());
+            request.open_profile(ProfileKind::OffCpu, agent, id, Vec::new());
+        }
         let location_bytes = location_bytes_max(window);
         let order = WritingOrder::of(window);
         let all = location_bytes.iter().fold(0_usize, |sum, bytes| sum.saturating_add(*bytes));
         if request.encoded_bytes_max().saturating_add(all) <= self.settings.request_bytes_max / 2 {
             request.add_locations(window, &order.locations);
         }
+        let mut writing =
+            Writing { encoder: self, window, location_bytes, request, requests: Vec::new() };
         for process in &window.processes {
-            let account = ledger::of_process(&process.ledger, &mut request.dictionary);
-            let mut open = !account.is_empty();
-            if open {
-                let resource = of_process(&self.settings.host, &process.process);
-                request.open_profile(resource, self.next_id(), account);
-            }
-            for (sample, times) in order.samples(window, process).into_iter().flat_map(chunks) {
-                let bytes = sample_bound(window, sample, times.len(), &location_bytes);
-                let bytes_max = self.settings.request_bytes_max;
-                if request.encoded_bytes_max() + bytes > bytes_max && request.has_samples() {
-                    let full = std::mem::replace(
-                        &mut request,
-                        RequestBuilder::new(window, self.settings.source_lines),
-                    );
-                    requests.push(full.finish());
-                    open = false;
-                }
-                // A single stack whose names are larger than a request travels by its addresses.
-                let names = bytes <= bytes_max;
-                if !open {
-                    let resource = of_process(&self.settings.host, &process.process);
-                    request.open_profile(resource, self.next_id(), Vec::new());
-                    open = true;
-                }
-                request.add_sample(window, sample, times, names);
+            writing.samples(process, &order);
+            for kind in ProfileKind::OF_WAITS {
+                writing.waits(kind, process);
             }
         }
+        let Writing { request, mut requests, .. } = writing;
         requests.push(request.finish());
         requests
     }
@@ -115,14 +102,75 @@ impl Encoder {
     }
 }
 
+/// A window on its way into requests.
+struct Writing<'a> {
+    encoder: &'a mut Encoder,
+    window: &'a NamedWindow,
+    location_bytes: Vec<usize>,
+    request: RequestBuilder,
+    requests: Vec<Request>,
+}
+
+impl Writing<'_> {
+    /// The samples of a process, and its account.
+    fn samples(&mut self, process: &ProcessSamples, order: &WritingOrder) {
+        let account = ledger::of_process(&process.ledger, &mut self.request.dictionary);
+        let mut open = !account.is_empty();
+        if open {
+            self.open(ProfileKind::Cpu, process, account);
+        }
+        for (sample, times) in order.samples(self.window, process).into_iter().flat_map(chunks) {
+            let names = self.make_room(sample.stack, times.len(), &mut open);
+            if !open {
+                self.open(ProfileKind::Cpu, process, Vec::new());
+                open = true;
+            }
+            self.request.add_sample(self.window, sample, times, names);
+        }
+    }
+
+    /// The waits of a process that belong into profiles of this kind.
+    fn waits(&mut self, kind: ProfileKind, process: &ProcessSamples) {
+        let mut open = false;
+        for wait in process.waits.iter().filter(|wait| kind.value(wait) > 0) {
+            let names = self.make_room(wait.stack, 0, &mut open);
+            if !open {
+                self.open(kind, process, Vec::new());
+                open = true;
+            }
+            self.request.add_wait(kind, self.window, wait, names);
+        }
+    }
+
+    fn open(&mut self, kind: ProfileKind, process: &ProcessSamples, attributes: Vec<i32>) {
+        let resource = of_process(&self.encoder.settings.host, &process.process);
+        self.request.open_profile(kind, resource, self.encoder.next_id(), attributes);
+    }
+
+    /// Begins another request if a sample does not fit into this one: then no profile is open. False if its
+    /// names fit into none: a single stack whose names are larger than a request travels by its addresses.
+    fn make_room(&mut self, stack: StackIndex, timestamps: usize, open: &mut bool) -> bool {
+        let bytes = sample_bound(self.window, stack, timestamps, &self.location_bytes);
+        let EncoderSettings { request_bytes_max, source_lines, .. } = self.encoder.settings;
+        if self.request.encoded_bytes_max() + bytes > request_bytes_max
+            && self.request.has_samples()
+        {
+            let next = RequestBuilder::new(self.window, source_lines);
+            self.requests.push(std::mem::replace(&mut self.request, next).finish());
+            *open = false;
+        }
+        bytes <= request_bytes_max
+    }
+}
+
 /// An upper bound of what a sample adds to a request, bytes, if nothing of it is there yet.
 fn sample_bound(
     window: &NamedWindow,
-    sample: &FoldedSample,
+    stack: StackIndex,
     timestamps: usize,
     location_bytes: &[usize],
 ) -> usize {
-    let stack = window.stack(sample.stack);
+    let stack = window.stack(stack);
     let locations: usize = stack.iter().map(|at| location_bytes[at.0 as usize]).sum();
     locations + sample_bytes_max(timestamps) + OPEN_BYTES_MAX
 }

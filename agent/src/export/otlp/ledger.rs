@@ -1,6 +1,6 @@
 //! The accounts of a window and of its processes as profile attributes.
 
-use crate::aggregate::{DropReason, Ledger, NamedWindow, ProcessLedger};
+use crate::aggregate::{DropReason, Ledger, NamedWindow, ProcessLedger, WaitLedger};
 use crate::symbolize::UnnamedReason;
 use agent_ebpf::Outcome;
 use proto::otlp::{AttributeValue, DictionaryBuilder};
@@ -27,6 +27,7 @@ pub(super) fn of_window(window: &NamedWindow, dictionary: &mut DictionaryBuilder
         dropped,
         program_run_ns,
         outcomes,
+        waits,
     } = &window.ledger;
     let names = window.name_counts();
     let figures = [
@@ -57,6 +58,7 @@ pub(super) fn of_window(window: &NamedWindow, dictionary: &mut DictionaryBuilder
             attributes.add(name, value);
         }
     }
+    attributes.add_waits(waits);
     attributes.add_each("outcome", Outcome::ALL.map(Outcome::name), outcomes);
     attributes.add_each("dropped", DropReason::ALL.map(DropReason::name), dropped);
     attributes.add_each("unnamed", UnnamedReason::ALL.map(UnnamedReason::name), &names.unnamed);
@@ -88,6 +90,44 @@ impl Attributes<'_> {
         let value = AttributeValue::Int(i64::try_from(value).unwrap_or(i64::MAX));
         let key = format!("{}.{name}", self.prefix);
         self.indices.push(self.dictionary.attribute(&key, &value));
+    }
+
+    /// The account of waits, what of it is not zero.
+    fn add_waits(&mut self, waits: &WaitLedger) {
+        let WaitLedger {
+            switches,
+            ended,
+            ns,
+            not_sampled_ns,
+            dropped_ns,
+            stacks,
+            stacks_held,
+            stacks_lost,
+            ends_lost,
+            threads_refused,
+            unbelievable,
+            malformed,
+            program_run_ns,
+        } = waits;
+        for (name, value) in [
+            ("switches", switches),
+            ("ended", ended),
+            ("ns", ns),
+            ("not_sampled_ns", not_sampled_ns),
+            ("dropped_ns", dropped_ns),
+            ("stacks", stacks),
+            ("stacks_held", stacks_held),
+            ("stacks_lost", stacks_lost),
+            ("ends_lost", ends_lost),
+            ("threads_refused", threads_refused),
+            ("unbelievable", unbelievable),
+            ("malformed", malformed),
+            ("program_run_ns", program_run_ns),
+        ] {
+            if *value > 0 {
+                self.add(&format!("waits.{name}"), *value);
+            }
+        }
     }
 
     /// Figures by reason, those that are not zero.

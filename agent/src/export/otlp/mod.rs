@@ -32,6 +32,11 @@
 //! | `vesta.ledger.dropped.<reason>` | received samples dropped for this reason, if not 0 |
 //! | `vesta.ledger.unnamed.<reason>` | frames without a name for this reason, if not 0 |
 //!
+//! Waits of threads are profiles of their own, where there are any: `off_cpu` in `nanoseconds` and in `count` (with
+//! the attribute `off_cpu.reason`), `off_cpu_preempted` in `nanoseconds`, and of the waits for locks `lock` in
+//! `nanoseconds` and `lock_contentions` in `count` (with `lock.kind`, `lock.address`). Each of their samples has
+//! one value and no times. Their account is in `vesta.ledger.waits.*` ([`crate::aggregate::WaitLedger`]).
+//!
 //! The first profile of a process in a window carries what went wrong with its samples, and nothing if
 //! nothing did (a process all of whose samples were dropped has a profile without samples):
 //! `vesta.process_ledger.outcome.<name>` for walks that stopped before the root,
@@ -51,6 +56,7 @@
 //! use them, and they would give away the kernel's random base.
 
 mod encoder;
+mod kind;
 mod ledger;
 mod locations;
 mod order;

@@ -1,9 +1,11 @@
 //! One request under construction: resources, profiles and the dictionary they share, kept below the
 //! size that receivers accept.
 
+use super::kind::ProfileKind;
 use super::locations::LocationIndices;
 use super::{Request, SCOPE_NAME};
-use crate::aggregate::{FoldedSample, LocationIndex, NamedWindow};
+use crate::address::Tid;
+use crate::aggregate::{FoldedSample, FoldedWait, LocationIndex, NamedWindow};
 use crate::clock::UnixNs;
 use crate::limits;
 use hashbrown::HashMap;
@@ -42,9 +44,10 @@ pub(super) struct RequestBuilder {
     resource_profiles: Vec<ResourceProfiles>,
     bytes_max: usize,
     observations: u64,
-    /// Samples of the last profile by (stack, thread id attribute, thread name attribute): two stacks of
-    /// the window may become one here, and a sample's identity should not repeat.
-    positions: HashMap<(i32, i32, i32), usize>,
+    waits: u64,
+    /// Samples of the last profile by (stack, attributes): two stacks of the window may become one here, and
+    /// a sample's identity should not repeat.
+    positions: HashMap<(i32, Vec<i32>), usize>,
 }
 
 impl RequestBuilder {
@@ -56,6 +59,7 @@ impl RequestBuilder {
             resource_profiles: Vec::new(),
             bytes_max: 0,
             observations: 0,
+            waits: 0,
             positions: HashMap::new(),
         }
     }
@@ -67,7 +71,7 @@ impl RequestBuilder {
 
     /// True if it holds more than the account of the window.
     pub(super) const fn has_samples(&self) -> bool {
-        self.observations > 0
+        self.observations > 0 || self.waits > 0
     }
 
     /// Adds locations before the stacks that need them, in this order.
@@ -80,18 +84,21 @@ impl RequestBuilder {
     /// Begins a profile; `attributes` are dictionary indices.
     pub(super) fn open_profile(
         &mut self,
+        kind: ProfileKind,
         resource: Resource,
         profile_id: [u8; 16],
         attributes: Vec<i32>,
     ) {
-        let mut value_type = |kind, unit| ValueType {
+        let mut value_type = |(kind, unit)| ValueType {
             type_strindex: self.dictionary.string(kind),
             unit_strindex: self.dictionary.string(unit),
         };
+        let clock = kind == ProfileKind::Cpu;
+        let period_ns = i64::try_from(self.header.period_ns).unwrap_or(i64::MAX);
         let profile = Profile {
-            sample_type: Some(value_type("samples", "count")),
-            period_type: Some(value_type("cpu", "nanoseconds")),
-            period: i64::try_from(self.header.period_ns).unwrap_or(i64::MAX),
+            sample_type: Some(value_type(kind.sample_type())),
+            period_type: clock.then(|| value_type(("cpu", "nanoseconds"))),
+            period: if clock { period_ns } else { 0 },
             time_unix_nano: self.header.start.0,
             duration_nano: self.header.duration_ns,
             profile_id: profile_id.to_vec(),
@@ -125,33 +132,73 @@ impl RequestBuilder {
         names: bool,
     ) {
         let stack = self.indices.stack(window, sample.stack, names, &mut self.dictionary);
-        let thread_id = self
-            .dictionary
-            .attribute(attribute::THREAD_ID, &AttributeValue::Int(i64::from(sample.tid.0)));
-        let thread_name = self
-            .dictionary
-            .attribute(attribute::THREAD_NAME, &AttributeValue::Text(&sample.thread_name));
+        let attributes = self.thread(sample.tid, &sample.thread_name).to_vec();
         self.bytes_max += sample_bytes_max(times.len());
         self.observations += times.len() as u64;
-        let Some(samples) = self.resource_profiles.last_mut().and_then(last_samples) else {
-            return debug_assert!(false, "a profile is opened before its samples");
-        };
-        let next = samples.len();
-        let position = *self.positions.entry((stack, thread_id, thread_name)).or_insert(next);
-        if position == next {
-            samples.push(Sample {
-                stack_index: stack,
-                attribute_indices: vec![thread_id, thread_name],
-                ..Sample::default()
-            });
-        }
-        let timestamps = &mut samples[position].timestamps_unix_nano;
         let start = self.header.start.0;
+        let Some(sample) = self.sample(stack, attributes) else { return };
+        let timestamps = &mut sample.timestamps_unix_nano;
         let step = limits::EXPORT_TIME_STEP_NS;
         timestamps.extend(times.iter().map(|time| (time.0 / step * step).max(start.min(time.0))));
         if !timestamps.is_sorted() {
             timestamps.sort_unstable();
         }
+    }
+
+    /// Adds a wait to the profile that was opened last, which is of `kind`.
+    pub(super) fn add_wait(
+        &mut self,
+        kind: ProfileKind,
+        window: &NamedWindow,
+        wait: &FoldedWait,
+        names: bool,
+    ) {
+        let stack = self.indices.stack(window, wait.stack, names, &mut self.dictionary);
+        let mut attributes = self.thread(wait.tid, &wait.thread_name).to_vec();
+        let mut text = |key, value: &str| {
+            attributes.push(self.dictionary.attribute(key, &AttributeValue::Text(value)));
+        };
+        if kind.says_reason() {
+            text(attribute::OFF_CPU_REASON, wait.told.reason.name());
+        } else if let Some(lock) = wait.told.lock {
+            text(attribute::LOCK_KIND, lock.kind.name());
+            if let Some(address) = lock.address {
+                text(attribute::LOCK_ADDRESS, &format!("{:#x}", address.0));
+            }
+        }
+        self.bytes_max += SAMPLE_BYTES_MAX;
+        self.waits += 1;
+        let value = i64::try_from(kind.value(wait)).unwrap_or(i64::MAX);
+        let Some(sample) = self.sample(stack, attributes) else { return };
+        match sample.values.first_mut() {
+            Some(sum) => *sum = sum.saturating_add(value),
+            None => sample.values.push(value),
+        }
+    }
+
+    /// The attributes of a thread.
+    fn thread(&mut self, tid: Tid, name: &str) -> [i32; 2] {
+        let tid = AttributeValue::Int(i64::from(tid.0));
+        let tid = self.dictionary.attribute(attribute::THREAD_ID, &tid);
+        [tid, self.dictionary.attribute(attribute::THREAD_NAME, &AttributeValue::Text(name))]
+    }
+
+    /// The sample of the last profile with this stack and these attributes.
+    fn sample(&mut self, stack: i32, attributes: Vec<i32>) -> Option<&mut Sample> {
+        let Some(samples) = self.resource_profiles.last_mut().and_then(last_samples) else {
+            debug_assert!(false, "a profile is opened before its samples");
+            return None;
+        };
+        let next = samples.len();
+        let position = *self.positions.entry((stack, attributes)).or_insert_with_key(|key| {
+            samples.push(Sample {
+                stack_index: stack,
+                attribute_indices: key.1.clone(),
+                ..Sample::default()
+            });
+            next
+        });
+        samples.get_mut(position)
     }
 
     /// The encoded request.

@@ -1,0 +1,71 @@
+//! What a wait is for: what is known of it, put before `waits`.
+
+use super::named::{Code, Location};
+use crate::normalize::MappedFile;
+use crate::path::file_name;
+use crate::waits::{self, Machine, SystemCall, Wait, WaitFrame, WaitReason};
+use agent_ebpf::wait::SYSCALL_CLASSES;
+use agent_ebpf::{WaitClass, WaitFacts};
+use std::sync::Arc;
+
+/// Says what a wait is for; `stack` is leaf first. Without facts, where no stack was taken, its class says it.
+pub(super) fn tell<'a>(
+    class: WaitClass,
+    facts: Option<WaitFacts>,
+    stack: impl Iterator<Item = &'a Location>,
+    files: &[Arc<MappedFile>],
+) -> Wait {
+    let Some(facts) = facts else { return Wait { reason: of_class(class), lock: None } };
+    if class == WaitClass::Other && !is_other(facts.syscall) {
+        // A number of another machine's, or a thread that a debugger stopped.
+        return Wait { reason: WaitReason::Other, lock: None };
+    }
+    let (mut kernel, mut user) = (Vec::new(), Vec::new());
+    for location in stack {
+        let functions = location.lines.iter().map(|line| line.function.as_str());
+        match location.code {
+            Code::Kernel { .. } => kernel.extend(functions),
+            Code::Native { file, .. } => {
+                let file = files.get(file as usize).map_or("", |file| file_name(&file.path));
+                if location.lines.is_empty() {
+                    user.push(WaitFrame { function: "", file });
+                }
+                user.extend(functions.map(|function| WaitFrame { function, file }));
+            }
+            Code::Anonymous { .. } | Code::Unplaced { .. } => {
+                user.extend(functions.map(|function| WaitFrame { function, file: "" }));
+            }
+            Code::Marker(_) => {}
+        }
+    }
+    let WaitFacts { syscall, arguments: [first, second, third, _], .. } = facts;
+    let arguments = [first, second, third];
+    waits::tell(&waits::WaitFacts {
+        system_call: (syscall != u64::MAX).then_some(SystemCall {
+            machine: Machine::THIS,
+            number: syscall,
+            arguments,
+        }),
+        preempted: class == WaitClass::Preempted,
+        kernel: &kernel,
+        user: &user,
+    })
+}
+
+/// True for a system call that has no class of its own.
+fn is_other(syscall: u64) -> bool {
+    let class = usize::try_from(syscall).ok().and_then(|number| SYSCALL_CLASSES.get(number));
+    class.is_none_or(|class| *class == WaitClass::Other as u8)
+}
+
+const fn of_class(class: WaitClass) -> WaitReason {
+    match class {
+        WaitClass::Other => WaitReason::Other,
+        WaitClass::Sleep => WaitReason::Sleep,
+        WaitClass::Io => WaitReason::Io,
+        WaitClass::Poll => WaitReason::Poll,
+        WaitClass::Futex => WaitReason::Futex,
+        WaitClass::PageFault => WaitReason::PageFault,
+        WaitClass::Preempted => WaitReason::Preempted,
+    }
+}

@@ -1,0 +1,216 @@
+//! The waits of a window: folded while it is open by what tells them apart, and once more when names have said what
+//! each was for. Samples of the clock are `window`'s.
+
+use super::named::{FoldedWait, Location, LocationIndex, ProcessSamples, StackIndex};
+use super::reason;
+use crate::address::Tid;
+use crate::limits;
+use crate::normalize::MappedFile;
+use crate::waits::Wait;
+use agent_ebpf::{WaitClass, WaitFacts};
+use hashbrown::HashMap;
+use std::sync::Arc;
+
+/// What makes two waits of a window one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct WaitKey {
+    pub(super) process: u32,
+    pub(super) tid: Tid,
+    pub(super) thread_name: u32,
+    pub(super) stack: u32,
+    pub(super) class: WaitClass,
+    /// What of the facts tells reasons apart, where a stack was taken; the rest is zero.
+    facts: Option<KeyFacts>,
+}
+
+/// The facts of a wait that its reason depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct KeyFacts {
+    syscall: u64,
+    /// Of a futex wait: the word, the operation, what it waits for.
+    arguments: [u64; 3],
+}
+
+impl WaitKey {
+    pub(super) fn new(
+        [process, thread_name, stack]: [u32; 3],
+        tid: Tid,
+        class: WaitClass,
+        facts: Option<&WaitFacts>,
+    ) -> Self {
+        let facts = facts.map(|facts| match class {
+            WaitClass::Preempted => KeyFacts::default(),
+            WaitClass::Futex => {
+                let &WaitFacts { syscall, arguments, .. } = facts;
+                let [word, operation, value, _] = arguments;
+                KeyFacts { syscall, arguments: [word, operation, value] }
+            }
+            _ => KeyFacts { syscall: facts.syscall, ..KeyFacts::default() },
+        });
+        Self { process, tid, thread_name, stack, class, facts }
+    }
+
+    fn facts(&self) -> Option<WaitFacts> {
+        let KeyFacts { syscall, arguments: [word, operation, value] } = self.facts?;
+        let arguments = [word, operation, value, 0];
+        Some(WaitFacts { class: self.class as u32, syscall, arguments, ..WaitFacts::default() })
+    }
+}
+
+/// The waits of an open window.
+#[derive(Debug, Default)]
+pub(super) struct OpenWaits {
+    places: HashMap<WaitKey, usize>,
+    folded: Vec<(WaitKey, WaitSum)>,
+}
+
+/// Stacks, locations and files of a window.
+type NamedStacks<'a> = (&'a [Arc<[LocationIndex]>], &'a [Location], &'a [Arc<MappedFile>]);
+
+/// Time and number of waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WaitSum {
+    /// Nanoseconds that lie in the window.
+    pub ns: u64,
+    /// Waits that ended in the window.
+    pub count: u64,
+}
+
+impl WaitSum {
+    /// Adds another sum.
+    pub fn add(&mut self, other: Self) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.count = self.count.saturating_add(other.count);
+    }
+}
+
+impl OpenWaits {
+    /// Adds a wait; false if there is no room.
+    pub(super) fn add(&mut self, key: WaitKey, sum: WaitSum) -> bool {
+        if let Some(&place) = self.places.get(&key) {
+            self.folded[place].1.add(sum);
+            return true;
+        }
+        if self.folded.len() >= limits::WINDOW_WAITS_MAX {
+            return false;
+        }
+        self.places.insert(key, self.folded.len());
+        self.folded.push((key, sum));
+        true
+    }
+
+    /// Nanoseconds of all waits.
+    pub(super) fn ns(&self) -> u64 {
+        self.folded.iter().fold(0, |sum, (_, wait)| sum.saturating_add(wait.ns))
+    }
+
+    /// Puts the stacks of waits as they are shown in place of the recorded ones: without the frames of the
+    /// scheduler and of the program that it ran.
+    pub(super) fn trim(&self, stacks: &mut [Arc<[LocationIndex]>], locations: &[Location]) {
+        for (key, _) in &self.folded {
+            let stack = &mut stacks[key.stack as usize];
+            let skipped = scheduler_frames(stack, locations);
+            if skipped > 0 {
+                *stack = stack[skipped..].into();
+            }
+        }
+    }
+
+    /// Folds by reason, into the processes. `places` are those of the settled stacks.
+    pub(super) fn into_processes(
+        self,
+        processes: &mut [ProcessSamples],
+        thread_names: &[Arc<str>],
+        (stacks, locations, files): NamedStacks<'_>,
+        places: &[u32],
+    ) {
+        type NamedKey = (u32, Tid, u32, u32, Wait);
+        let mut known: HashMap<NamedKey, usize> = HashMap::with_capacity(self.folded.len());
+        for (key, sum) in self.folded {
+            let stack = places[key.stack as usize];
+            let frames = stacks[stack as usize].iter().map(|at| &locations[at.0 as usize]);
+            let told = reason::tell(key.class, key.facts(), frames, files);
+            let waits = &mut processes[key.process as usize].waits;
+            let named = (key.process, key.tid, key.thread_name, stack, told);
+            let place = *known.entry(named).or_insert(waits.len());
+            match waits.get_mut(place) {
+                Some(wait) => wait.sum.add(sum),
+                None => waits.push(FoldedWait {
+                    tid: key.tid,
+                    thread_name: Arc::clone(&thread_names[key.thread_name as usize]),
+                    stack: StackIndex(stack),
+                    told,
+                    sum,
+                }),
+            }
+        }
+    }
+}
+
+/// How many frames from the leaf on belong to the switch itself: up to `__schedule`, which is not far. 0 where the
+/// kernel's names are hidden.
+fn scheduler_frames(stack: &[LocationIndex], locations: &[Location]) -> usize {
+    const FRAMES_MAX: usize = 12;
+    let is_schedule = |index: &LocationIndex| {
+        let lines = &locations[index.0 as usize].lines;
+        lines.first().is_some_and(|line| line.function == "__schedule")
+    };
+    stack.iter().take(FRAMES_MAX).position(is_schedule).map_or(0, |at| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::AbsAddr;
+    use crate::aggregate::Code;
+    use crate::elf::SourceLine;
+    use crate::normalize::KernelRegion;
+
+    #[test]
+    fn stacks_begin_behind_the_scheduler() {
+        let check = |names: &[&str], skipped: usize| {
+            let location = |(address, name): (u64, &&str)| Location {
+                lines: vec![SourceLine {
+                    function: (*name).to_owned(),
+                    system_name: String::new(),
+                    file: String::new(),
+                    line: 0,
+                }],
+                ..Location::new(Code::Kernel {
+                    address: AbsAddr(address),
+                    region: KernelRegion::default(),
+                })
+            };
+            let locations: Vec<Location> = (0..).zip(names).map(location).collect();
+            let stack: Vec<LocationIndex> = (0..).map(LocationIndex).take(names.len()).collect();
+            assert_eq!(scheduler_frames(&stack, &locations), skipped, "{names:?}");
+        };
+        check(&["bpf_prog_1_switch_loop", "bpf_trace_run4", "__schedule", "schedule", "read"], 3);
+        check(&["futex_wait", "main"], 0);
+        check(&[], 0);
+        let far = [&["main"; 12][..], &["__schedule"]].concat();
+        check(&far, 0);
+    }
+
+    #[test]
+    fn what_does_not_tell_reasons_apart_does_not_split() {
+        let facts = |syscall, word| WaitFacts {
+            syscall,
+            arguments: [word, 0x80, 2, 7],
+            stack_pointer: word,
+            ..WaitFacts::default()
+        };
+        let key = |class, facts: &WaitFacts| WaitKey::new([1, 2, 3], Tid(4), class, Some(facts));
+        let of = |class| (key(class, &facts(0, 1)), key(class, &facts(0, 2)));
+        let (one, other) = of(WaitClass::Io);
+        assert_eq!(one, other, "a buffer's address");
+        let (one, other) = of(WaitClass::Futex);
+        assert_ne!(one, other, "a lock's address");
+        let mut waits = OpenWaits::default();
+        assert!(waits.add(one, WaitSum { ns: 5, count: 1 }));
+        assert!(waits.add(other, WaitSum { ns: 6, count: 0 }));
+        assert!(waits.add(one, WaitSum { ns: 7, count: 1 }));
+        assert_eq!((waits.folded.len(), waits.ns()), (2, 18));
+        assert_eq!(waits.folded[0].1, WaitSum { ns: 12, count: 2 });
+    }
+}

@@ -1,0 +1,42 @@
+//! What was counted of threads that wait, as metrics.
+
+use super::engine::Figure;
+
+/// Figures that only grow.
+pub(super) const SINCE_START: [Figure; 17] = [
+    ("switches", "Switches of CPUs between threads", |counts| counts.waits.switches),
+    ("waits", "Waits of threads that ended", |counts| counts.waits.waits),
+    ("waits_negative", "Waits that would have ended before they began", |counts| {
+        counts.waits.negative
+    }),
+    ("waits_absurd", "Waits of more than a year", |counts| counts.waits.absurd),
+    ("wait_threads_refused", "Waits of threads that did not fit into the kernel's map", |counts| {
+        counts.waits.threads_refused
+    }),
+    ("wait_stacks", "Stacks of waits sent", |counts| counts.waits.stacks),
+    ("wait_stacks_held", "Stacks of waits not sent, by chance", |counts| counts.waits.stacks_held),
+    ("wait_stacks_lost", "Stacks of waits that found the ring buffer full", |counts| {
+        counts.waits.stacks_lost
+    }),
+    ("wait_stacks_refused", "Stacks of waits that found no room in the agent", |counts| {
+        counts.off_cpu.refused
+    }),
+    ("wait_ends_lost", "Ends of waits that found the ring buffer full", |counts| {
+        counts.waits.ends_lost
+    }),
+    ("wait_ends_missed", "Waits with a stack whose end was not told", |counts| {
+        counts.off_cpu.ends_missed
+    }),
+    ("wait_thread_ends_lost", "Ends of threads that found the ring buffer full", |counts| {
+        counts.waits.threads_lost
+    }),
+    ("wait_nanoseconds", "Time of waits in windows", |counts| counts.off_cpu.ns),
+    ("wait_nanoseconds_not_sampled", "Time of waits in windows without a stack", |counts| {
+        counts.off_cpu.ns_not_taken
+    }),
+    ("wait_stacks_nanoseconds", "Time of switches that sent a stack", |counts| {
+        counts.waits.stacks_ns
+    }),
+    ("wait_programs_timed", "Other switches whose time was taken", |counts| counts.waits.timed),
+    ("wait_programs_timed_nanoseconds", "The time of those", |counts| counts.waits.timed_ns),
+];

@@ -1,0 +1,101 @@
+//! Waits as a test wants to see them: one value for each sample that has one, names in place.
+
+use crate::observation::{Frame, Labels, Tables};
+use prost::Message as _;
+use proto::otlp::collector::ExportProfilesServiceRequest;
+use proto::otlp::common::any_value::Value;
+use std::sync::Arc;
+
+/// One sample with a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitObservation {
+    /// Type of its profile: `off_cpu`, `lock` and so on.
+    pub kind: String,
+    /// Unit of its profile.
+    pub unit: String,
+    /// The value.
+    pub value: u64,
+    /// `process.pid`.
+    pub pid: u32,
+    /// `thread.id`.
+    pub tid: i64,
+    /// `off_cpu.reason`; empty if it was not sent.
+    pub reason: String,
+    /// First instant of its window, Unix nanoseconds.
+    pub window_ns: u64,
+    /// Leaf first.
+    pub frames: Vec<Arc<Frame>>,
+}
+
+impl WaitObservation {
+    /// True if a frame of the stack is called so.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.frames.iter().any(|frame| frame.is(name))
+    }
+
+    /// True if it is time off the CPU, in nanoseconds.
+    #[must_use]
+    pub fn is_off_cpu(&self) -> bool {
+        self.kind == "off_cpu" && self.unit == "nanoseconds"
+    }
+
+    /// True if it stands for waits whose stack was not taken.
+    #[must_use]
+    pub fn is_not_sampled(&self) -> bool {
+        self.frames
+            .iter()
+            .any(|frame| frame.functions.iter().any(|it| it == "[unwind: not sampled]"))
+    }
+
+    /// True if the stack ends at its root: no marker says that something is missing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        !self.frames.iter().any(|frame| frame.is_marker())
+    }
+}
+
+/// Every sample of the requests that has a value.
+///
+/// # Panics
+/// If a request is not OTLP, or an index points nowhere: the agent must never send such.
+#[must_use]
+pub fn waits(requests: &[Vec<u8>]) -> Vec<WaitObservation> {
+    let mut all = Vec::new();
+    for request in requests {
+        let request = ExportProfilesServiceRequest::decode(&request[..]).expect("OTLP");
+        let dictionary = request.dictionary.as_ref().expect("a request has a dictionary");
+        let tables = Tables::of(dictionary);
+        for resource in &request.resource_profiles {
+            let attributes = resource.resource.as_ref().map_or(&[][..], |it| &it.attributes[..]);
+            let pid = Labels::of_resource(attributes).pid;
+            for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
+                let text = |index: i32| {
+                    dictionary.string_table[usize::try_from(index).expect("an index")].clone()
+                };
+                let kind = profile.sample_type.as_ref().expect("a sample type");
+                for sample in &profile.samples {
+                    let Some(&value) = sample.values.first() else { continue };
+                    let attribute = |key: &str| tables.attribute(&sample.attribute_indices, key);
+                    all.push(WaitObservation {
+                        kind: text(kind.type_strindex),
+                        unit: text(kind.unit_strindex),
+                        value: u64::try_from(value).expect("nobody waits backwards"),
+                        pid,
+                        tid: match attribute("thread.id") {
+                            Some(Value::IntValue(tid)) => tid,
+                            _ => 0,
+                        },
+                        reason: match attribute("off_cpu.reason") {
+                            Some(Value::StringValue(reason)) => reason,
+                            _ => String::new(),
+                        },
+                        window_ns: profile.time_unix_nano,
+                        frames: tables.stack(sample.stack_index),
+                    });
+                }
+            }
+        }
+    }
+    all
+}
