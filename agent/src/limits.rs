@@ -477,7 +477,7 @@ pub const UNWIND_CALLEE_BYTES_MAX: u64 = 16 << 10;
 /// Calls of such functions in one file; glibc's loader has three.
 pub const UNWIND_CALLEES_MAX: usize = 64;
 /// Bytes of code of one file that rows are made of where nothing describes it, three more in memory for each. musl
-/// has 0.4 million, a static busybox 1.
+/// has 0.4 million, a static busybox 1. A stretch that is longer is left to frame pointers.
 pub const UNWIND_CODE_BYTES_MAX: u64 = 8 << 20;
 /// Instructions looked at for that, those of shared code counted each time.
 pub const UNWIND_CODE_INSTRUCTIONS_MAX: u64 = 4 << 20;

@@ -45,11 +45,14 @@ pub enum RuleKind {
     /// glibc). Its callee saves rbx at rsp + `offset`, below the frame: there it is read, unless that lies below
     /// the stack pointer of the innermost frame. Then rbx is not saved yet, or restored: it is the thread's.
     SavedRegister = 12,
+    /// CFA = rsp + `offset`, in the thread that made another one. In that one, whose rax is 0 as long as its frame is
+    /// the innermost, nobody called (behind the system call in `clone` of the C library).
+    ReturnsTwice = 13,
 }
 
 impl RuleKind {
     /// The kind with the highest number.
-    pub const LAST: Self = Self::SavedRegister;
+    pub const LAST: Self = Self::ReturnsTwice;
 }
 
 /// General registers, by the numbers of DWARF: rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15.

@@ -50,6 +50,12 @@ pub(super) fn apply(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> 
         let bx = saved_bx(walk, memory, walk.sp.wrapping_add(offset))?;
         return by_cfa(walk, memory, rule, bx.wrapping_add(addend));
     }
+    if kind == RuleKind::ReturnsTwice as u8 {
+        if innermost && walk.registers.general[Registers::AX] == 0 {
+            return Err(Outcome::Complete);
+        }
+        return by_cfa(walk, memory, rule, walk.sp.wrapping_add(offset));
+    }
     Err(Outcome::RuleUnsupported)
 }
 

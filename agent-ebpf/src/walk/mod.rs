@@ -45,6 +45,8 @@ pub struct Registers {
 }
 
 impl Registers {
+    /// Number of rax.
+    pub const AX: usize = 0;
     /// Number of rbx.
     pub const BX: usize = 3;
     /// Number of rbp.

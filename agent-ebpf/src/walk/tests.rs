@@ -97,7 +97,7 @@ impl Rules for World {
 
 fn random_rule(random: &mut Random) -> UnwindRule {
     // The first of them is for the walk to go on, most of the time.
-    let kind = if random.one_in(3) { 1 } else { random.below(14) };
+    let kind = if random.one_in(3) { 1 } else { random.below(15) };
     let wild = random.one_in(50);
     let mut number = |bound: u64, unit: i32| {
         let word = random.next();
@@ -435,6 +435,8 @@ impl Evaluator<'_> {
                 let saved = !exact && slot >= top;
                 if saved { self.word(slot)? } else { live }.wrapping_add(addend)
             }
+            13 if innermost && self.registers.general[0] == 0 => return Err(Outcome::Complete),
+            13 => sp.wrapping_add(offset),
             _ => return Err(Outcome::RuleUnsupported),
         };
         self.by_frame_pointer = false;
@@ -534,7 +536,7 @@ fn a_million_walks_over_random_tables_find_what_a_plain_evaluator_finds() {
                 STACK_START
                     + random.below(STACK_WORDS as u64) * if random.one_in(9) { 1 } else { 8 }
             });
-            registers.general[0] = ip;
+            registers.general[0] = if random.one_in(4) { 0 } else { ip };
             registers.general[Registers::SP] = STACK_START + random.below(64) * 8;
             let found = walked(&world, &stack, &registers);
             frames += found.0.len();

@@ -11,28 +11,39 @@ use agent_ebpf::{RuleKind, UnwindRule};
 use memchr::memmem::Finder;
 use object::elf;
 
-/// One shape: the bytes, the rule, and how many bytes before them it begins to hold.
+/// One shape: the bytes, the rule, and how many bytes from their beginning, and from their end, it holds.
 struct Shape {
     code: &'static [u8],
-    rule: RuleKind,
-    before: u64,
+    rule: UnwindRule,
+    from: i64,
+    behind: u64,
 }
 
-const SHAPES: [Shape; 3] = [
+const fn plain(code: &'static [u8], rule: RuleKind, from: i64) -> Shape {
+    Shape { code, rule: UnwindRule::plain(rule), from, behind: 0 }
+}
+
+/// A system call that makes a thread: mov $number,%eax; syscall; test %rax,%rax; then, in five bytes, jl, je, ret.
+const fn makes_thread(code: &'static [u8]) -> Shape {
+    let rule = UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::ReturnsTwice) };
+    Shape { code, rule, from: 7, behind: 5 }
+}
+
+const SHAPES: [Shape; 5] = [
     // `__restore_rt`: mov $15,%rax; syscall (src/signal/x86_64/restore.s, musl 1.1 to 1.2). The kernel
     // "calls" the handler from its first instruction: the address to look up lies one before it.
-    Shape { code: &[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], rule: RuleKind::Signal, before: 1 },
+    plain(&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 0x05], RuleKind::Signal, -1),
     // `__clone`, where the new thread is: xor %ebp,%ebp; pop %rdi; call *%r9
     // (src/thread/x86_64/clone.s).
-    Shape { code: &[0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1], rule: RuleKind::End, before: 0 },
+    plain(&[0x31, 0xed, 0x5f, 0x41, 0xff, 0xd1], RuleKind::End, 0),
     // `__start_context`, which glibc's `makecontext` has its function return to: mov %rbx,%rsp;
     // mov (%rsp),%rdi; test %rdi,%rdi (sysdeps/unix/sysv/linux/x86_64/__start_context.S, 2.36). Its own information
     // says how the rest of it is left; nobody called the first instruction.
-    Shape {
-        code: &[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24, 0x48, 0x85, 0xff],
-        rule: RuleKind::End,
-        before: 1,
-    },
+    plain(&[0x48, 0x89, 0xdc, 0x48, 0x8b, 0x3c, 0x24, 0x48, 0x85, 0xff], RuleKind::End, -1),
+    // `__clone` and `__clone3` of glibc (sysdeps/unix/sysv/linux/x86_64/clone.S and clone3.S, 2.36), which end their
+    // information before the system call, because there it is wrong for one of the two threads.
+    makes_thread(&[0xb8, 56, 0, 0, 0, 0x0f, 0x05, 0x48, 0x85, 0xc0]),
+    makes_thread(&[0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05, 0x48, 0x85, 0xc0]),
 ];
 
 /// The linker's stubs. GNU ld describes those of dynamic programs itself; lld describes none, and in a
@@ -113,9 +124,7 @@ pub(super) fn find(
 impl Shape {
     fn at(&self, address: u64, at: usize) -> KnownCode {
         let start = address.saturating_add(at as u64);
-        KnownCode {
-            range: start.saturating_sub(self.before)..start.saturating_add(self.code.len() as u64),
-            rule: UnwindRule::plain(self.rule),
-        }
+        let end = start.saturating_add(self.code.len() as u64).saturating_add(self.behind);
+        KnownCode { range: start.saturating_add_signed(self.from)..end, rule: self.rule }
     }
 }

@@ -72,6 +72,7 @@ pub(super) fn apply(rule: UnwindRule, machine: Machine) -> Step {
             at(machine.register(Register(u16::try_from(rule.addend).unwrap())).unwrap(), offset)
         }
         k if k == RuleKind::ReturnRegister as u8 => at(machine.rsp, offset),
+        k if k == RuleKind::ReturnsTwice as u8 => at(machine.rsp, offset),
         k if k == RuleKind::SavedRegister as u8 => {
             at(machine.register(Register(3)).unwrap(), addend)
         }
@@ -488,4 +489,36 @@ fn callee_keeps(file: &object::File<'_>, callee: u64, offset: i32) {
         saved += usize::from(row.register(Register(3)).is_some());
     }
     assert!(saved > 0);
+}
+
+/// Behind the system call that makes a thread, the one that made it returns, and the other one begins.
+#[test]
+fn behind_the_system_call_of_clone_are_two_threads() {
+    let path = Path::new("/lib/x86_64-linux-gnu/libc.so.6");
+    if !path.exists() {
+        eprintln!("skipped: no {}", path.display());
+        return;
+    }
+    let bytes = std::fs::read(path).unwrap();
+    let file = object::File::parse(&*bytes).unwrap();
+    let table = unwind_rows_from_bytes(&bytes).unwrap();
+    let text = file.section_by_name(".text").unwrap();
+    let code = text.data().unwrap();
+    let two = UnwindRule { offset: 8, ..UnwindRule::plain(RuleKind::ReturnsTwice) };
+    let mut found = 0;
+    // mov $number,%eax; syscall; test %rax,%rax; jl; je; ret
+    for number in [56_u32, 435] {
+        let call = [&[0xb8][..], &number.to_le_bytes(), &[0x0f, 0x05, 0x48, 0x85, 0xc0]].concat();
+        for at in memchr::memmem::find_iter(code, &call) {
+            let at = text.address() + at as u64;
+            let behind = table.rule_at(at + 7).unwrap();
+            if behind == two {
+                assert_eq!(table.rule_at(at + 14), Some(two), "{at:#x}");
+                let before = table.rule_at(at + 6).unwrap();
+                assert_eq!((before.kind, before.offset), (RuleKind::RspOffset as u8, 8));
+                found += 1;
+            }
+        }
+    }
+    assert_eq!(found, 2, "`clone` and `clone3`");
 }

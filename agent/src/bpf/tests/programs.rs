@@ -128,3 +128,16 @@ int main(void) {
     }
 }
 "#;
+
+/// Threads that end as soon as they begin.
+pub(super) const THREADS: &str = r#"
+#include <pthread.h>
+static void *nothing(void *argument) { return argument; }
+int main(void) {
+    pthread_t threads[64];
+    for (;;) {
+        for (int i = 0; i < 64; i++) if (pthread_create(&threads[i], 0, nothing, 0) != 0) return 1;
+        for (int i = 0; i < 64; i++) pthread_join(threads[i], 0);
+    }
+}
+"#;

@@ -1,6 +1,6 @@
 //! Copies of the stack and rules of the innermost frame, on the kernel of this machine, as root.
 
-use super::programs::{DEEP, REGISTER_RULES};
+use super::programs::{DEEP, REGISTER_RULES, THREADS};
 use super::run::{
     BOTH_FORMS, PLAIN, WANTED, cannot_run, load, next_generation, options, outcomes, run,
 };
@@ -11,6 +11,7 @@ use crate::bpf::{FormChoice, MappingUnwind, RawSample, Sampler};
 use agent_ebpf::limits::{PAGE_BYTES, STACK_BURST, STACK_BYTES_MAX, STACK_INTERVAL_NS_MIN};
 use agent_ebpf::walk::Registers;
 use agent_ebpf::{Outcome, RuleKind, UnwindRule};
+use std::os::unix::fs::FileExt as _;
 
 /// The stack of a process: start and end of its mapping.
 fn stack_of(target: &Target) -> (u64, u64) {
@@ -170,4 +171,34 @@ fn a_copy_has_the_registers_of_the_innermost_frame() {
     let known = known.count();
     // An instruction at either end of the function has it on the stack.
     assert!(!copies.is_empty() && known + 2 >= copies.len(), "{known} of {}", copies.len());
+}
+
+/// Behind the system call in `clone`, the new thread has nothing on its stack that is a frame.
+#[test]
+fn a_thread_that_begins_has_one_frame() {
+    if cannot_run() {
+        return;
+    }
+    // mov $435,%eax; syscall, of `clone3`
+    const CALL: [u8; 7] = [0xb8, 0xb3, 1, 0, 0, 0x0f, 0x05];
+    let target = Target::compile_and_run(THREADS, &["-O2", "-pthread"]);
+    let memory = std::fs::File::open(format!("/proc/{}/mem", target.pid().0)).unwrap();
+    let behind_call = |address: u64| {
+        let mut before = [0; CALL.len()];
+        let read = memory.read_exact_at(&mut before, address - CALL.len() as u64);
+        read.is_ok() && before == CALL
+    };
+    let (mut sampler, _tables) = load(&options(FormChoice::Auto, target.pid()), &target);
+    let (records, _) = run(&mut sampler, target.pid(), 5 * WANTED);
+    let samples = samples(records, target.pid());
+    let begins = |sample: &&RawSample| {
+        sample.tid.0 != sample.pid.0
+            && sample.user.first().is_some_and(|frame| behind_call(frame.address.0))
+    };
+    let begun: Vec<_> = samples.iter().filter(begins).collect();
+    eprintln!("{} of {}: {:?}", begun.len(), samples.len(), outcomes(&samples));
+    assert!(!begun.is_empty(), "{} samples", samples.len());
+    for sample in begun {
+        assert_eq!((sample.outcome, sample.user.len()), (Outcome::Complete, 1), "{sample:?}");
+    }
 }

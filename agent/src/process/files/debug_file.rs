@@ -41,13 +41,16 @@ impl Files {
             (Arc::clone(entry.file.as_ref()?), entry.places.clone())
         };
         // Without a build id nothing proves that a debug file belongs to the file.
-        let found = carried(&file).and_then(|build_id| {
+        let carried = carried(&file);
+        let mut asked = carried.is_none();
+        let found = carried.and_then(|build_id| {
             let mapped = crate::engine::OpenFiles::open(self, id);
             let link = mapped.as_ref().and_then(|mapped| self.foreign.debug_link(mapped));
             let paths = paths(build_id, &file.path, link.as_deref());
             let owner = mapped.and_then(|mapped| owner(&mapped));
             let places = places.iter().rev().map(|(task, _)| *task);
             std::iter::once(HOST).chain(places).find_map(|task| {
+                asked |= self.host.view(task).is_ok();
                 let opened = paths.iter().map(|path| self.host.open_path(task, path.as_bytes()));
                 let mut descriptors = opened.filter_map(|opened| Some(opened.ok()?.descriptor));
                 descriptors.find(|debug_file| {
@@ -62,7 +65,9 @@ impl Files {
             state.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
         }
         if let Some(entry) = state.entries.get_mut(&id) {
-            entry.debug_file = found.clone().map_or(DebugFile::Absent, DebugFile::Open);
+            // Where everybody is gone or shielded, a later process that maps the file may show it.
+            let absent = if asked { DebugFile::Absent } else { DebugFile::NotLooked };
+            entry.debug_file = found.clone().map_or(absent, DebugFile::Open);
             entry.opened_at = monotonic_now();
         }
         found
@@ -140,6 +145,23 @@ mod tests {
             ids.iter().filter(open).collect::<Vec<_>>(),
             ids[7..].iter().collect::<Vec<_>>()
         );
+    }
+
+    #[test]
+    fn what_nobody_could_be_asked_about_is_asked_again() {
+        let host: Arc<FakeHost> = Arc::default();
+        let insert = |pid| {
+            host.processes().insert(pid, FakeProcess::new(0, "/bin/app", &[]));
+        };
+        let ended = Task { pid: Pid(7), tid: Tid(7) };
+        insert(ended.pid);
+        let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
+        let opened = host.open_path(ended, b"/bin/app").unwrap();
+        let Backing::File(file) = files.take_opened(opened, b"/bin/app") else { panic!("a file") };
+        host.processes().remove(&ended.pid);
+        assert!(files.open_debug(file.id).is_none());
+        insert(HOST.pid);
+        assert!(files.open_debug(file.id).is_some());
     }
 
     #[track_caller]

@@ -103,14 +103,12 @@ impl<'a> CodeRows<'a> {
     }
 
     fn stretch(&mut self, range: Range<u64>, known: &[KnownCode]) -> Option<CodeStretch> {
-        if range.end - range.start > self.bytes_left || self.instructions_left == 0 {
+        let size = range.end - range.start;
+        // A beginning of it would cost as much as all that is allowed, and hardly anything runs there.
+        if size > self.bytes_left || self.instructions_left == 0 {
             self.left_out += 1;
-        }
-        let size = (range.end - range.start).min(self.bytes_left);
-        if size == 0 || self.instructions_left == 0 {
             return None;
         }
-        let range = range.start..range.start + size;
         let bytes = self.elf.read_address("code", range.start, size, UNWIND_CODE_BYTES_MAX).ok()?;
         self.bytes_left -= size;
         let mut region = Region::new(range.start, &bytes, self.instructions_left);
