@@ -68,6 +68,10 @@ pub const INSTANCES_MAX: usize = 2 * agent_ebpf::limits::PROCESSES_MAX;
 pub const IMAGES_PER_INSTANCE_MAX: usize = 1024;
 /// Mapping generations of one program that samples may still carry.
 pub const GENERATIONS_PER_IMAGE_MAX: usize = 32;
+/// Bytes of all mappings that the kernel reported and nobody has looked at, of all processes: four thousand that
+/// sleep since they began, with 20 mappings of 200 bytes each. Others are forgotten, and read in `/proc` when their
+/// process is sampled.
+pub const REPORTED_BYTES_MAX: u64 = 16 << 20;
 /// How long after an exec the records of its mappings may take, nanoseconds: the kernel reads the file and
 /// its loader in between, from a disk at worst, and may be preempted by others.
 pub const EXEC_RECORDS_NS: u64 = 1_000_000_000;

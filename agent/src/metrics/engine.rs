@@ -17,8 +17,13 @@ use std::time::Duration;
 pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 18] = [
+const NOW: [Figure; 19] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
+    (
+        "reported_mappings_bytes",
+        "Memory of reported mappings that nobody has looked at",
+        |counts| counts.processes.reported_bytes,
+    ),
     ("files", "Foreign files known", |counts| counts.files.known),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
     ("file_looks_stuck", "Looks at files that do not answer", |counts| counts.looks.stuck),
@@ -70,6 +75,11 @@ const SINCE_START: [Figure; 58] = [
     ("mappings_left_out", "Executable mappings beyond the limit of a process", |counts| {
         counts.processes.mappings_left_out + counts.tables.mappings_left_out
     }),
+    (
+        "reported_mappings_forgotten",
+        "Reported mappings forgotten for want of room: /proc is read for them",
+        |counts| counts.processes.reports_forgotten,
+    ),
     ("generations", "Layouts of processes published", |counts| counts.tables.generations),
     (
         "walks_outdated",

@@ -4,29 +4,28 @@
 use super::host::Task;
 use super::looks::{Asked, Look, Seen};
 use super::mappings::{Mapping, MappingSet};
-use super::maps::MapsEntry;
+use super::reports::{Reported, Reports, Room};
 use crate::address::{Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{
     EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, HELD_NS_MAX,
-    IMAGES_PER_INSTANCE_MAX, MAPPINGS_PER_PROCESS_MAX, MAPPINGS_REPLACED_MAX,
-    MAPPINGS_TAKEN_IN_MAX, MAPS_READ_INTERVAL_NS_MIN,
+    IMAGES_PER_INSTANCE_MAX, MAPPINGS_REPLACED_MAX, MAPPINGS_TAKEN_IN_MAX,
+    MAPS_READ_INTERVAL_NS_MIN,
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
-use proto::BuildId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A mapping that the kernel reported and that nobody has looked at yet.
-#[derive(Clone, Debug)]
-pub(super) struct Reported {
-    /// Where and which.
-    pub(super) entry: MapsEntry,
-    /// Build id that the kernel read.
-    pub(super) build_id: Option<BuildId>,
-    /// When it was mapped.
-    pub(super) time: MonotonicNs,
+/// What became of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    /// It says what was known.
+    Old,
+    /// It waits for whoever asks.
+    Kept,
+    /// There was no room for it.
+    Forgotten,
 }
 
 /// A generation of mappings that samples may carry.
@@ -53,15 +52,19 @@ pub(super) struct Image {
     /// Mappings that were looked at.
     pub(super) set: Arc<MappingSet>,
     /// Mappings that were not, in the order of the reports.
-    pub(super) reported: Vec<Reported>,
+    pub(super) reported: Reports,
     /// What was taken in since `/proc` was asked for the mappings, while it has not answered: it comes on top of
     /// what the answer says.
-    pub(super) meanwhile: Option<Vec<Reported>>,
+    pub(super) meanwhile: Option<Reports>,
     /// When `/proc` was read into `set`: older reports are in it.
     pub(super) read_at: MonotonicNs,
     /// What was mapped before a file came to lie where another one was, and until when: samples that were held
     /// until now may be of that time.
     replaced: VecDeque<(MonotonicNs, Arc<MappingSet>)>,
+    /// Time of the newest report.
+    reported_at: MonotonicNs,
+    /// Time of the newest report that was forgotten: what `/proc` said before is incomplete.
+    forgotten_at: MonotonicNs,
     /// Who it is, once somebody asked.
     pub(super) identity: Option<Arc<ProcessIdentity>>,
     /// Who forked it, while it has not executed a program of its own.
@@ -232,25 +235,50 @@ impl Image {
             meanwhile: None,
             read_at: MonotonicNs(0),
             replaced: VecDeque::new(),
+            reported_at: MonotonicNs(0),
+            forgotten_at: if self.is_incomplete() { time } else { MonotonicNs(0) },
             identity: None,
             forked_from: self.identity.clone(),
             published: Vec::new(),
         }
     }
 
-    /// The kernel reported a mapping. False if it is old news, or too much.
-    pub(super) fn report(&mut self, reported: Reported, time: MonotonicNs) -> bool {
+    /// The kernel reported a mapping.
+    pub(super) fn report(&mut self, reported: Reported, time: MonotonicNs, room: &Room) -> News {
         let path = reported.entry.path.as_slice();
         // `//anon` is memory, whatever the target's root holds under that name.
         if self.executable.is_none() && path.starts_with(b"/") && !path.starts_with(b"//") {
             self.executable = Some(path::shown(path).into_owned());
         }
-        let news = time >= self.since && time > self.read_at;
-        let room = self.reported.len() < MAPPINGS_PER_PROCESS_MAX;
-        if news && room {
-            self.reported.push(reported);
+        if time < self.since || time <= self.read_at {
+            return News::Old;
         }
-        news && room
+        self.reported_at = time;
+        if self.reported.push(reported, room) {
+            return News::Kept;
+        }
+        self.forgotten_since(time);
+        News::Forgotten
+    }
+
+    /// True if a mapping of it was reported and forgotten, and `/proc` not read since.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.forgotten_at > self.read_at
+    }
+
+    /// A report of this time was forgotten.
+    pub(super) fn forgotten_since(&mut self, time: MonotonicNs) {
+        self.forgotten_at = self.forgotten_at.max(time);
+    }
+
+    /// Forgets reports, if the newest is of before `time`. Answers their number.
+    pub(super) fn forget_reports(&mut self, time: MonotonicNs) -> usize {
+        let newest = self.reported_at.max(self.since);
+        if newest >= time || self.reported.is_empty() {
+            return 0;
+        }
+        self.forgotten_since(newest);
+        std::mem::take(&mut self.reported).len()
     }
 
     /// True if the kernel told of its exec so short before `time` that the records of its mappings are still
@@ -265,23 +293,25 @@ impl Image {
     }
 
     /// Takes in what was reported, given what stands behind all of it.
-    pub(super) fn take_in(&mut self, behind: impl FnOnce(Vec<Asked>) -> Vec<Seen>) {
+    pub(super) fn take_in(&mut self, room: &Room, behind: impl FnOnce(Vec<Asked>) -> Vec<Seen>) {
         if self.reported.is_empty() {
             return;
         }
-        if let Some(meanwhile) = &mut self.meanwhile {
-            let room = MAPPINGS_PER_PROCESS_MAX.saturating_sub(meanwhile.len());
-            meanwhile.extend(self.reported.iter().take(room).cloned());
-        }
         let reported = std::mem::take(&mut self.reported);
-        let times: Vec<MonotonicNs> = reported.iter().map(|reported| reported.time).collect();
-        let asked =
-            |reported: Reported| Asked { mapping: reported.entry, build_id: reported.build_id };
-        let asked: Vec<Asked> = reported.into_iter().map(asked).collect();
-        let seen = behind(asked.clone());
-        let mappings = asked.iter().zip(seen).map(|(one, seen)| Mapping::seen(&one.mapping, seen));
+        if let Some(meanwhile) = &mut self.meanwhile
+            && let Some(forgotten_at) = meanwhile.share(&reported, MonotonicNs(0), room)
+        {
+            self.forgotten_since(forgotten_at);
+        }
+        let asked = reported.iter().map(|reported| Asked {
+            mapping: reported.entry.clone(),
+            build_id: reported.build_id.clone(),
+        });
+        let seen = behind(asked.collect());
+        let mappings =
+            reported.iter().zip(seen).map(|(one, seen)| (Mapping::seen(&one.entry, seen), one.time));
         let (mut set, mut added) = (Arc::clone(&self.set), Vec::new());
-        for (mapping, time) in mappings.zip(times) {
+        for (mapping, time) in mappings {
             if set.is_replaced_by(&mapping) || added.iter().any(|old| mapping.replaces(old)) {
                 set = Arc::new(set.with(added.drain(..)));
                 self.keep_replaced(time, &set);
@@ -320,7 +350,7 @@ impl Image {
     /// True if what was published last is what is known now.
     pub(super) fn is_current(&self) -> bool {
         let last = self.published.last().is_some_and(|last| Arc::ptr_eq(&last.set, &self.set));
-        last && self.reported.is_empty()
+        last && self.reported.is_empty() && !self.is_incomplete()
     }
 
     /// The mappings were published as `generation`.

@@ -14,6 +14,7 @@ pub mod looks;
 pub mod mappings;
 pub mod maps;
 pub mod publish;
+mod reports;
 pub mod service;
 pub mod table;
 pub mod table_cache;

@@ -10,6 +10,7 @@ use super::identity::{Identifier, Known, Surroundings};
 use super::instance::Instance;
 use super::looks::Looks;
 use super::mappings::{Mapping, MappingSet};
+use super::reports::Room;
 use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{RawSample, UserFrame};
 use crate::clock::{MonotonicNs, monotonic_now};
@@ -36,6 +37,10 @@ pub struct ProcessCounts {
     pub maps_put_off: u64,
     /// Executable mappings left out because of a limit.
     pub mappings_left_out: u64,
+    /// Bytes of reported mappings that nobody has looked at yet.
+    pub reported_bytes: u64,
+    /// Such mappings that were forgotten because there are too many.
+    pub reports_forgotten: u64,
     /// Lifecycle records that the kernel dropped.
     pub lost: u64,
     /// Times that all processes were read again because of that.
@@ -101,6 +106,10 @@ pub struct ProcessTable {
     replaced: Vec<Pid>,
     checks: VecDeque<Pid>,
     reads: VecDeque<Pid>,
+    /// For mappings that were reported and not looked at.
+    room: Room,
+    /// When room is made for them again, if it is short.
+    make_room_at: MonotonicNs,
     /// When all are looked at again.
     check_all_at: MonotonicNs,
     /// Records were lost since everything was last read again.
@@ -129,6 +138,8 @@ impl ProcessTable {
             replaced: Vec::new(),
             checks: VecDeque::new(),
             reads: VecDeque::new(),
+            room: Room::default(),
+            make_room_at: MonotonicNs(0),
             // What was on its way out when the records began had left its own before.
             check_all_at: monotonic_now().plus(EXIT_GRACE_NS),
             records_lost: false,
@@ -140,7 +151,8 @@ impl ProcessTable {
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> ProcessCounts {
-        ProcessCounts { known: u64::try_from(self.count).unwrap_or(u64::MAX), ..self.counts }
+        let known = u64::try_from(self.count).unwrap_or(u64::MAX);
+        ProcessCounts { known, reported_bytes: self.room.used(), ..self.counts }
     }
 
     /// True if samples of this process are wanted.
@@ -265,6 +277,9 @@ impl ProcessTable {
 
     /// The mappings of a process as they are now, looked at. `None` if it has ended meanwhile.
     pub fn mappings(&mut self, pid: Pid) -> Option<Arc<MappingSet>> {
+        if self.live(pid)?.image().is_incomplete() {
+            self.read_maps(pid, None);
+        }
         self.live(pid)?.held = true;
         let last = self.instances.get(&pid)?.len().checked_sub(1)?;
         let program = self.instances.get(&pid)?.get(last)?.images.len() - 1;

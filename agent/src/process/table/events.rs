@@ -4,9 +4,10 @@ use super::ProcessTable;
 use crate::address::{AbsAddr, FileId, Generation, Pid, Tid};
 use crate::bpf::ProcessEvent;
 use crate::clock::MonotonicNs;
-use crate::limits::{INSTANCES_MAX, START_TOLERANCE_NS};
+use crate::limits::{INSTANCES_MAX, PUBLISH_LATER_NS, START_TOLERANCE_NS};
 use crate::process::files::reported_mapping;
-use crate::process::instance::{Instance, Reported};
+use crate::process::instance::{Instance, News};
+use crate::process::reports::Reported;
 use agent_ebpf::ProcessEntry;
 use proto::BuildId;
 use std::sync::Arc;
@@ -69,7 +70,8 @@ impl ProcessTable {
         let behind = published && image.published_before(time) && !awaited;
         let lost_all = behind && address.is_none();
         let lost_one = published && address.is_some() && !waiting && !known;
-        if nothing_known || lost_all || lost_one {
+        let forgotten = image.is_incomplete() && !awaited;
+        if nothing_known || lost_all || lost_one || forgotten {
             self.read_maps(pid, address);
         }
         // Where the mapping is published, only its table is missing.
@@ -185,10 +187,29 @@ impl ProcessTable {
             let start_time_ns = self.start_time_ns(time);
             self.add(pid, Instance::new(pid, time, start_time_ns));
         }
+        let room = self.room.clone();
         let Some(instance) = self.live(pid) else { return };
-        if instance.image().report(reported, time) {
+        let news = instance.image().report(reported, time, &room);
+        if news == News::Forgotten {
+            self.counts.reports_forgotten += 1;
+            self.make_room(time);
+        }
+        if news != News::Old {
             self.changed(pid);
         }
+    }
+
+    /// Forgets the reports of programs that began or mapped nothing for a while and that nobody has asked for:
+    /// most of those that live only sleep, and `/proc` has their mappings.
+    fn make_room(&mut self, now: MonotonicNs) {
+        if now < self.make_room_at {
+            return;
+        }
+        self.make_room_at = now.plus(PUBLISH_LATER_NS);
+        let limit = MonotonicNs(now.0.saturating_sub(PUBLISH_LATER_NS));
+        let images = self.instances.values_mut().flatten().flat_map(|one| &mut one.images);
+        let forgotten: usize = images.map(|image| image.forget_reports(limit)).sum();
+        self.counts.reports_forgotten += u64::try_from(forgotten).unwrap_or(u64::MAX);
     }
 
     pub(super) fn exited(&mut self, pid: Pid, tid: Tid, time: MonotonicNs) {

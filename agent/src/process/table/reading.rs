@@ -16,6 +16,7 @@ use crate::process::instance::Instance;
 use crate::process::looks::{Asked, Listed, Look, Ticket};
 use crate::process::mappings::{Mapping, MappingSet};
 use crate::process::maps::MapsEntry;
+use crate::process::reports::Reports;
 use hashbrown::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -107,11 +108,12 @@ impl ProcessTable {
             image.meanwhile.get_or_insert_default();
             return;
         };
-        let mut newer = image.meanwhile.take().unwrap_or_default();
+        let meanwhile = image.meanwhile.take().unwrap_or_default();
         let Listed { at, taken_ns, maps: Some(maps), executable } = listed else { return };
         self.counts.mappings_left_out += maps.left_out;
         let set = Arc::new(MappingSet::new(self.behind(look, &maps.entries)));
         let executable = executable.map(|path| named(&path, &set));
+        let room = self.room.clone();
         let Some(instance) = self.live(pid) else { return };
         let known = &instance.image().executable;
         let both = executable.as_ref().zip(known.as_ref());
@@ -130,9 +132,13 @@ impl ProcessTable {
         let image = instance.image();
         image.set = set;
         image.read_at = at;
-        newer.append(&mut image.reported);
-        newer.retain(|reported| reported.time > at);
-        image.reported = newer;
+        let mut later = Reports::default();
+        let refused = [meanwhile, std::mem::take(&mut image.reported)];
+        let refused = refused.iter().filter_map(|reports| later.share(reports, at, &room)).max();
+        image.reported = later;
+        if let Some(refused_at) = refused {
+            image.forgotten_since(refused_at);
+        }
         image.executable = executable.or(image.executable.take());
     }
 
@@ -202,12 +208,13 @@ impl ProcessTable {
     /// Looks at the mappings that were reported of a program.
     pub(super) fn take_in(&mut self, pid: Pid, index: usize, program: usize) {
         let looks = Arc::clone(&self.looks);
+        let room = self.room.clone();
         let Some(instance) = self.instances.get_mut(&pid).and_then(|all| all.get_mut(index)) else {
             return;
         };
         let look = instance.look(pid, program);
         let Some(image) = instance.images.get_mut(program) else { return };
-        image.take_in(|asked| looks.look(Look { asked, ..look }));
+        image.take_in(&room, |asked| looks.look(Look { asked, ..look }));
     }
 
     /// Asks for the surroundings of a program that nobody has identified yet, as long as it runs.

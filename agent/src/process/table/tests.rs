@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 mod executable;
 mod forked;
+mod hostile;
 mod silent;
 mod time;
 mod zombies;
@@ -498,9 +499,8 @@ fn in_the_middle_of_an_exec_nothing_is_final() {
         process.executing = executing;
     };
     set_executing(&scene, true);
-    let time = monotonic_now();
+    let (pid, tid, time) = (Pid(50), Tid(50), monotonic_now());
     let comm = b"b".to_vec();
-    let (pid, tid) = (Pid(50), Tid(50));
     scene.table.apply(ProcessEvent::Comm { pid, tid, time, exec: true, comm });
     let mut sample = scene.sample(0, 50, 0, &[]);
     sample.time = monotonic_now();

@@ -1,0 +1,103 @@
+//! Processes that cost as much as they can.
+
+use super::{MS, Scene};
+use crate::address::{AbsAddr, Generation, Pid};
+use crate::bpf::ProcessEvent;
+use crate::clock::monotonic_now;
+use crate::limits::{PUBLISH_LATER_NS, REPORTED_BYTES_MAX};
+
+impl Scene {
+    fn mmap_without_id(&mut self, ms: u64, pid: u32, start: u64, path: &str) {
+        self.table.apply(ProcessEvent::Mmap {
+            pid: Pid(pid),
+            time: self.at(ms),
+            start: AbsAddr(start),
+            length: 0x1000,
+            file_offset: 0,
+            build_id: None,
+            path: path.as_bytes().to_vec(),
+        });
+    }
+}
+
+/// A process, 50, that maps `count` files with paths of 4 KB from 12 ms on.
+fn maps_much(scene: &mut Scene, count: u64) {
+    let long = "x".repeat(4000);
+    scene.lives(50, 10, "/bin/a", &[(0x1000, "/bin/a"), (0x9000, "/lib/late.so")]);
+    scene.fork(10, 1, 50, 50);
+    scene.exec(11, 50, "a");
+    scene.mmap(12, 50, 0x1000, "/bin/a");
+    for number in 1..count {
+        let path = format!("/{number}/{long}");
+        scene.mmap_without_id(12, 50, 0x10_0000 + number * 0x1000, &path);
+    }
+}
+
+#[test]
+fn forks_share_what_nobody_has_looked_at() {
+    let mut scene = Scene::new();
+    maps_much(&mut scene, 2000);
+    let before = scene.table.counts().reported_bytes;
+    assert!((8_000_000..9_000_000).contains(&before), "{before}");
+    for pid in 1000..1500 {
+        scene.lives(pid, 20, "/bin/a", &[(0x1000, "/bin/a")]);
+        scene.host.processes().get_mut(&Pid(pid)).unwrap().status.cpu_ticks = 0;
+        scene.fork(20, 50, pid, pid);
+    }
+    scene.table.tidy(monotonic_now().plus(PUBLISH_LATER_NS));
+    let counts = scene.table.counts();
+    assert_eq!((counts.reported_bytes, counts.reports_forgotten), (before, 0));
+    scene.check(30, 1234, &[0x1010], "/bin/a: /bin/a+10");
+    assert_eq!(scene.table.counts().maps_read, 0, "it was reported");
+    for pid in (1000..1500).chain([50]) {
+        scene.exit(40, pid, pid);
+    }
+    scene.table.tidy(monotonic_now().plus(2 * PUBLISH_LATER_NS + 1000 * MS));
+    assert_eq!(scene.table.counts().reported_bytes, 0);
+}
+
+#[test]
+fn reports_without_room_are_read_when_they_are_needed() {
+    let mut scene = Scene::new();
+    maps_much(&mut scene, 6000);
+    let counts = scene.table.counts();
+    assert!(counts.reported_bytes <= REPORTED_BYTES_MAX, "{counts:?}");
+    assert!(counts.reports_forgotten > 1500, "{counts:?}");
+    // Another one, which lives, and whose mappings found no room.
+    scene.lives(60, 13, "/bin/b", &[(0x1000, "/bin/b")]);
+    scene.fork(13, 1, 60, 60);
+    scene.exec(14, 60, "b");
+    scene.mmap(15, 60, 0x1000, &format!("/{}", "y".repeat(15)));
+    scene.mmap_without_id(15, 60, 0x1000, &format!("/{}", "y".repeat(4000)));
+    let forgotten = scene.table.counts().reports_forgotten;
+    assert!(forgotten > counts.reports_forgotten);
+    scene.table.unknown(Pid(60), None, scene.at(2000));
+    assert!(scene.table.mappings(Pid(60)).is_some());
+    scene.table.published(Pid(60), Generation(7));
+    let mut sample = scene.sample(0, 60, 7, &[0x1010]);
+    sample.time = monotonic_now();
+    assert_eq!(scene.shown(&sample), "/bin/b: /bin/b+10");
+    assert_eq!(scene.table.counts().maps_read, 1);
+}
+
+#[test]
+fn what_sleeps_makes_room() {
+    let mut scene = Scene::new();
+    maps_much(&mut scene, 6000);
+    let full = scene.table.counts();
+    // The next one maps when the first has slept for a while.
+    let late = 12 + PUBLISH_LATER_NS / MS + 2;
+    scene.lives(60, late, "/bin/b", &[(0x1000, "/bin/b")]);
+    scene.fork(late, 1, 60, 60);
+    scene.exec(late, 60, "b");
+    for number in 0..2 {
+        scene.mmap_without_id(late, 60, 0x1000, &format!("/{number}{}", "y".repeat(4000)));
+    }
+    let counts = scene.table.counts();
+    assert!(counts.reported_bytes < 10_000, "{counts:?}");
+    assert!(counts.reports_forgotten > full.reports_forgotten + 4000 - 100, "{counts:?}");
+    // It is read once it does something.
+    scene.table.unknown(Pid(50), None, monotonic_now().plus(3 * PUBLISH_LATER_NS));
+    let set = scene.table.mappings(Pid(50)).unwrap();
+    assert_eq!(set.mappings().len(), 2);
+}
