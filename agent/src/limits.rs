@@ -249,11 +249,18 @@ pub const LOOK_THREADS_MAX: usize = 16;
 /// Time that the engine waits for the files of one process: a cold disk answers within it. Nothing is
 /// waited for while every thread is stuck.
 pub const LOOK_WAIT: Duration = Duration::from_millis(50);
+/// Time that the engine waits for looks between two polls, in all: the ring buffer has room for 4 s. Answers that
+/// come later are taken then.
+pub const LOOK_WAIT_PER_POLL: Duration = Duration::from_millis(100);
 /// Looks that wait for a thread; one is the mappings of one process.
 pub const LOOK_QUEUE_MAX: usize = 1024;
+/// Bytes of what they ask, paths above all: a mapping takes 200.
+pub const LOOK_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Answers that came late and are kept for who asks again, each a process's mappings at most; and how long, in
 /// nanoseconds: who asked is told with the next poll.
 pub const LOOKS_KEPT_MAX: usize = 64;
+/// Bytes of them: 64 processes with a thousand mappings have 13 MB.
+pub const LOOKS_KEPT_BYTES_MAX: usize = 16 << 20;
 /// See [`LOOKS_KEPT_MAX`].
 pub const LOOK_KEPT_NS: u64 = 5_000_000_000;
 /// Processes noted for one path at which a look is stuck; further ones are looked at with the next change.

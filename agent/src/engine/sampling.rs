@@ -284,6 +284,7 @@ impl Engine {
             let until = end.map_or(u64::MAX, |end| end.since(now));
             let seal_at = self.window_end.plus(ORDER_SLACK_NS);
             let wait_ns = poll_ns.min(until).min(seal_at.since(now).max(1_000_000));
+            self.looks.begin_poll();
             self.poll(Duration::from_nanos(wait_ns))?;
             for pid in self.intake.perf_maps.iter().flat_map(|maps| maps.take_changed()) {
                 self.intake.processes.mark_dirty(pid);

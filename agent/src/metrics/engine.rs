@@ -56,7 +56,7 @@ const NOW: [Figure; 19] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 58] = [
+const SINCE_START: [Figure; 59] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -140,6 +140,11 @@ const SINCE_START: [Figure; 58] = [
         counts.looks.forgotten
     }),
     ("file_looks_refused", "Looks not taken, because too many wait", |counts| counts.looks.refused),
+    (
+        "file_looks_postponed",
+        "Looks not waited for, because others had taken the time of a poll",
+        |counts| counts.looks.postponed,
+    ),
     ("file_looks_panicked", "Files at which a parser panicked", |counts| counts.looks.panics),
     ("table_cache_hits", "Compiled tables found on disk", |counts| counts.cache.hits),
     ("table_cache_misses", "Compiled tables not found on disk", |counts| counts.cache.misses),

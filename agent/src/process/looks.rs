@@ -5,6 +5,7 @@
 //! is, is said by [`Files`].
 
 mod job;
+mod postponed;
 
 use super::cgroup::CgroupIdentity;
 use super::files::{Backing, Files};
@@ -13,11 +14,12 @@ use super::maps::{Maps, MapsEntry};
 use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
-    LOOK_KEPT_NS, LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT, LOOKS_HELD_MAX,
-    LOOKS_KEPT_MAX,
+    LOOK_KEPT_NS, LOOK_QUEUE_BYTES_MAX, LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT,
+    LOOKS_HELD_MAX, LOOKS_KEPT_BYTES_MAX, LOOKS_KEPT_MAX,
 };
 use hashbrown::{HashMap, HashSet};
 use job::{Answer, Job, Place, Progress, Question};
+use postponed::{Patience, Postponed};
 use proto::BuildId;
 use std::collections::VecDeque;
 use std::io;
@@ -97,19 +99,22 @@ pub struct LookCounts {
     pub forgotten: u64,
     /// Looks that were not taken, because too many wait.
     pub refused: u64,
+    /// Looks that were not waited for, because the engine has waited for others since its last poll.
+    pub postponed: u64,
     /// Files at which a parser panicked.
     pub panics: u64,
 }
 
 impl LookCounts {
     fn and(self, other: Self) -> Self {
-        let Self { late, stuck, held, forgotten, refused, panics } = other;
+        let Self { late, stuck, held, forgotten, refused, postponed, panics } = other;
         Self {
             late: self.late + late,
             stuck: self.stuck + stuck,
             held: self.held + held,
             forgotten: self.forgotten + forgotten,
             refused: self.refused + refused,
+            postponed: self.postponed + postponed,
             panics: self.panics + panics,
         }
     }
@@ -121,6 +126,10 @@ pub struct Looks {
     files: Arc<Files>,
     /// `None`: looks happen on the thread that asks.
     pools: Option<Pools>,
+    /// How long is waited until the next poll.
+    patience: Patience,
+    /// Looks that nobody waits for.
+    postponed: Mutex<Vec<Postponed>>,
 }
 
 /// Threads for files and threads for processes: neither takes away the other's.
@@ -152,11 +161,15 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Queue {
     jobs: VecDeque<Arc<Job>>,
+    /// Bytes of what they ask.
+    jobs_bytes: usize,
     threads: usize,
     /// Places at which a look is stuck, and who else asked for them.
     held: HashMap<Place, Vec<Pid>>,
     /// Looks that were done late, and when.
     kept: VecDeque<(MonotonicNs, Arc<Job>)>,
+    /// Their bytes.
+    kept_bytes: usize,
     /// Processes whose looks found no room.
     refused: HashSet<Pid>,
     /// Processes whose looks came late and can be asked for again.
@@ -186,17 +199,45 @@ impl Queue {
 
     /// Keeps a look that was done late for who asks again.
     fn keep(&mut self, job: &Arc<Job>) {
-        if self.kept.len() >= LOOKS_KEPT_MAX && self.kept.pop_front().is_some() {
-            self.counts.forgotten += 1;
-        }
+        let bytes = job.bytes_answered();
+        while (self.kept.len() >= LOOKS_KEPT_MAX
+            || self.kept_bytes.saturating_add(bytes) > LOOKS_KEPT_BYTES_MAX)
+            && self.forget_first(|_| true)
+        {}
+        self.kept_bytes = self.kept_bytes.saturating_add(bytes);
         self.kept.push_back((monotonic_now(), Arc::clone(job)));
     }
 
     fn forget_kept(&mut self) {
         let now = monotonic_now();
-        while self.kept.pop_front_if(|(at, _)| now.since(*at) > LOOK_KEPT_NS).is_some() {
+        while self.forget_first(|at| now.since(at) > LOOK_KEPT_NS) {}
+    }
+
+    fn forget_first(&mut self, is_over: impl FnOnce(MonotonicNs) -> bool) -> bool {
+        let first = self.kept.pop_front_if(|(at, _)| is_over(*at));
+        if let Some((_, job)) = &first {
+            self.kept_bytes = self.kept_bytes.saturating_sub(job.bytes_answered());
             self.counts.forgotten += 1;
         }
+        first.is_some()
+    }
+
+    /// Puts a look into the queue. False if there is no room; a single one always has it.
+    fn push(&mut self, job: &Arc<Job>) -> bool {
+        let bytes = self.jobs_bytes.saturating_add(job.bytes());
+        let full = self.jobs.len() >= LOOK_QUEUE_MAX || bytes > LOOK_QUEUE_BYTES_MAX;
+        if full && !self.jobs.is_empty() {
+            return false;
+        }
+        self.jobs_bytes = bytes;
+        self.jobs.push_back(Arc::clone(job));
+        true
+    }
+
+    fn pop(&mut self) -> Option<Arc<Job>> {
+        let job = self.jobs.pop_front()?;
+        self.jobs_bytes = self.jobs_bytes.saturating_sub(job.bytes());
+        Some(job)
     }
 
     /// The answer to this very question, if it came late.
@@ -208,6 +249,7 @@ impl Queue {
         };
         let at = self.kept.iter().position(same)?;
         let (_, job) = self.kept.remove(at)?;
+        self.kept_bytes = self.kept_bytes.saturating_sub(job.bytes_answered());
         match std::mem::replace(&mut *locked(&job.progress), Progress::Over) {
             Progress::Done(answer) => Some(answer),
             _ => None,
@@ -229,7 +271,7 @@ impl Looks {
     /// Looks on the thread that asks, for tests.
     #[cfg(test)]
     pub(crate) fn in_place(files: Arc<Files>) -> Self {
-        Self { files, pools: None }
+        Self { files, pools: None, patience: Patience::default(), postponed: Mutex::default() }
     }
 
     /// Starts the threads.
@@ -243,7 +285,8 @@ impl Looks {
                 spawn(shared, &files)?;
             }
         }
-        Ok(Self { files, pools: Some(pools) })
+        let (patience, postponed) = (Patience::default(), Mutex::default());
+        Ok(Self { files, pools: Some(pools), patience, postponed })
     }
 
     /// What happened so far.
@@ -253,8 +296,15 @@ impl Looks {
         pools.fold(LookCounts::default(), |sum, shared| sum.and(locked(&shared.queue).counts))
     }
 
+    /// The engine begins a poll: until the next one it waits a moment in all, however many looks it asks for.
+    /// Before the first one each look has its own.
+    pub fn begin_poll(&self) {
+        self.patience.begin_poll();
+    }
+
     /// Processes whose looks came late: what they asked for can be had at once now.
     pub fn take_late(&self) -> Vec<Pid> {
+        self.look_after_postponed();
         let pools = self.pools.iter().flat_map(Pools::all);
         let late = pools.flat_map(|shared| {
             let mut queue = locked(&shared.queue);
@@ -364,7 +414,7 @@ impl Looks {
         if let Some(answer) = queue.take_kept(question, &job.look) {
             return Ticket(Err(Some(answer)));
         }
-        if queue.jobs.len() >= LOOK_QUEUE_MAX {
+        if !queue.push(&job) {
             queue.counts.refused += 1;
             // It asks again when there is room: before, it would be refused again.
             if queue.refused.len() < LOOKS_HELD_MAX {
@@ -372,7 +422,6 @@ impl Looks {
             }
             return Ticket(Err(None));
         }
-        queue.jobs.push_back(Arc::clone(&job));
         let busy = usize::try_from(queue.counts.stuck).unwrap_or(usize::MAX);
         let wait = if queue.threads > busy { LOOK_WAIT } else { Duration::ZERO };
         drop(queue);
@@ -385,11 +434,20 @@ impl Looks {
             Ok(job) => job,
             Err(answer) => return answer,
         };
-        let answer = job.wait(wait);
-        if answer.is_none()
-            && let Some(pools) = &self.pools
-        {
-            self.abandoned(pools.of(job.question), &job);
+        let (answer, enough) = self.patience.spend(wait, |wait| job.wait(wait));
+        if answer.is_some() {
+            return answer;
+        }
+        let pools = self.pools.as_ref()?;
+        let shared = pools.of(job.question);
+        if !enough {
+            locked(&shared.queue).counts.postponed += 1;
+            locked(&self.postponed).push(Postponed::new(job));
+            return None;
+        }
+        let answer = job.abandon();
+        if answer.is_none() {
+            self.abandoned(shared, &job);
         }
         answer
     }
@@ -457,7 +515,7 @@ fn run(shared: &Shared, files: &Files) {
                 let surplus = queue.threads.saturating_sub(busy) > LOOK_THREADS;
                 // A thread too many that was woken for a look takes it: nobody else is woken for it.
                 if !queue.closed
-                    && let Some(job) = queue.jobs.pop_front()
+                    && let Some(job) = queue.pop()
                 {
                     queue.readmit();
                     break job;
@@ -488,7 +546,9 @@ fn work(shared: &Shared, files: &Files, job: &Arc<Job>) {
     if told {
         queue.late.push(job.look.pid);
     }
-    if matches!(&*progress, Progress::Done(_)) {
+    let done = matches!(&*progress, Progress::Done(_));
+    drop(progress);
+    if done {
         queue.keep(job);
     }
     if let (Some(place), true) = (place, stuck) {

@@ -5,6 +5,7 @@ use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::process::files::{Backing, Files, Wanted};
 use crate::process::host::{Host, Task};
+use crate::process::maps::MapsEntry;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -78,6 +79,20 @@ impl Place {
     }
 }
 
+impl Answer {
+    /// Bytes that it holds, about.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Behind(found) => found.len() * size_of::<Backing>(),
+            Self::List(Listed { maps, .. }) => {
+                let entries = maps.iter().flat_map(|maps| &maps.entries);
+                entries.map(|entry| size_of::<MapsEntry>() + entry.path.len()).sum()
+            }
+            Self::Surroundings(_) => size_of::<Surroundings>(),
+        }
+    }
+}
+
 impl Question {
     /// What is asked at this step, for a thread that is stuck there.
     pub(super) fn place(self, look: &Look, view: &Arc<[u8]>, step: usize) -> Option<Place> {
@@ -91,7 +106,22 @@ impl Question {
 }
 
 impl Job {
-    /// Waits until it is done; abandons it if that takes too long.
+    /// Bytes of what is asked, about.
+    pub(super) fn bytes(&self) -> usize {
+        let asked = self.look.asked.iter();
+        asked.map(|asked| size_of::<Asked>() + asked.mapping.path.len()).sum()
+    }
+
+    /// Bytes of that and of its answer.
+    pub(super) fn bytes_answered(&self) -> usize {
+        let answer = match &*locked(&self.progress) {
+            Progress::Done(answer) => answer.bytes(),
+            _ => 0,
+        };
+        self.bytes() + answer
+    }
+
+    /// Waits until it is done, so long at most.
     pub(super) fn wait(&self, wait: Duration) -> Option<Answer> {
         let progress = locked(&self.progress);
         let unfinished = |progress: &mut Progress| !matches!(progress, Progress::Done(_));
@@ -99,6 +129,18 @@ impl Job {
             .done
             .wait_timeout_while(progress, wait, unfinished)
             .unwrap_or_else(PoisonError::into_inner);
+        if !matches!(&*progress, Progress::Done(_)) {
+            return None;
+        }
+        match std::mem::replace(&mut *progress, Progress::Over) {
+            Progress::Done(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Nobody waits for it any more. Answers it if it is done after all.
+    pub(super) fn abandon(&self) -> Option<Answer> {
+        let mut progress = locked(&self.progress);
         let place = match &*progress {
             Progress::At(step) => self.question.place(&self.look, &self.view, *step),
             _ => None,

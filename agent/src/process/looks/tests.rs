@@ -3,6 +3,7 @@
 use super::*;
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Tid};
 use crate::elf::{FileFacts, ForeignFileError, ForeignFiles, Names};
+use crate::limits::LOOK_WAIT_PER_POLL;
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess, fake_path};
 use crate::unwind::RowTable;
 use std::os::fd::OwnedFd;
@@ -220,4 +221,80 @@ fn a_parser_that_panics_costs_one_file() {
     // A panic with a backtrace takes longer than anybody waits.
     until("it is over", || shown(&looks.look(look(1, &["/odd", "/lib/a"]))) == "- /lib/a");
     assert!(looks.counts().panics >= 1);
+}
+
+#[test]
+fn a_poll_waits_a_moment_in_all() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    looks.begin_poll();
+    let most = LOOK_THREADS_MAX as u64 - 2;
+    for number in 0..most {
+        let number = u32::try_from(number).unwrap();
+        let path = format!("/dead/{number}");
+        assert_eq!(shown(&looks.look(look(number, &[&path]))), format!("{path}?"));
+    }
+    let whole = LOOK_WAIT_PER_POLL.as_millis() / LOOK_WAIT.as_millis();
+    let counts = looks.counts();
+    assert!(u128::from(counts.late) <= whole, "{counts:?}");
+    assert_eq!(counts.postponed, most - counts.late, "{counts:?}");
+    // What nobody waits for takes no thread away either.
+    until("all are noticed", || {
+        drop(looks.take_late());
+        looks.counts().stuck == most
+    });
+    looks.begin_poll();
+    until("others go on", || shown(&looks.look(look(50, &["/lib/b"]))) == "/lib/b");
+    mount.answer();
+    let mut late = HashSet::new();
+    until("all who asked are told", || {
+        late.extend(looks.take_late());
+        (0..most).all(|pid| late.contains(&Pid(u32::try_from(pid).unwrap())))
+    });
+    assert_eq!(looks.counts().stuck, 0);
+}
+
+#[test]
+fn what_nobody_waited_for_can_be_had_later() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    looks.begin_poll();
+    looks.patience.spend(LOOK_WAIT_PER_POLL, |wait| {
+        std::thread::sleep(wait);
+        None::<()>
+    });
+    assert_eq!(shown(&looks.look(look(50, &["/lib/b"]))), "/lib/b?");
+    assert!(looks.list(look(51, &[])).is_none());
+    assert_eq!(looks.counts().postponed, 2);
+    let mut late = HashSet::new();
+    until("both are told", || {
+        late.extend(looks.take_late());
+        [50, 51].iter().all(|pid| late.contains(&Pid(*pid)))
+    });
+    // Without any wait: no poll has begun since.
+    assert_eq!(shown(&looks.look(look(50, &["/lib/b"]))), "/lib/b");
+    assert!(looks.list(look(51, &[])).is_some());
+    assert_eq!(looks.counts().postponed, 2);
+}
+
+#[test]
+fn what_is_asked_is_bounded_in_bytes() {
+    let mount: Arc<Mount> = Arc::default();
+    let looks = looks(&mount);
+    until("all threads are stuck", || {
+        let stuck = looks.counts().stuck;
+        looks.look(look(1, &[&format!("/dead/{stuck}")]));
+        looks.counts().stuck == u64::try_from(LOOK_THREADS_MAX).unwrap()
+    });
+    let long = format!("/{}", "x".repeat(4000));
+    let paths = vec![long.as_str(); 1000];
+    for pid in 2..12 {
+        looks.look(look(pid, &paths));
+    }
+    let shared = Arc::clone(&looks.pools.as_ref().unwrap().files);
+    assert!(locked(&shared.queue).jobs_bytes <= LOOK_QUEUE_BYTES_MAX);
+    assert!(looks.counts().refused >= 6, "{:?}", looks.counts());
+    mount.answer();
+    until("the queue is empty", || locked(&shared.queue).jobs.is_empty());
+    assert_eq!(locked(&shared.queue).jobs_bytes, 0);
 }
