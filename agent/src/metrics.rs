@@ -72,6 +72,8 @@ pub struct Metrics {
     outcomes: Family<Status, Counter>,
     frames: Counter,
     frames_unnamed: Family<Reason, Counter>,
+    naming_late: Counter,
+    naming_panics: Counter,
     ledger_gaps: Counter,
     ticks_expected: Counter,
     ticks_missed: Counter,
@@ -103,6 +105,8 @@ impl Metrics {
         for (reason, count) in UnnamedReason::ALL.into_iter().zip(names.unnamed) {
             self.frames_unnamed.get_or_create(&Reason { reason: reason.name() }).inc_by(count);
         }
+        self.naming_late.inc_by(window.naming.late);
+        self.naming_panics.inc_by(window.naming.panics);
         if let Err(gap) = ledger.check(window.observations()) {
             self.ledger_gaps.inc();
             tracing::error!(%gap, "a sample is unaccounted for: a defect");
@@ -165,6 +169,11 @@ impl Metrics {
         root.register("frames", "Frames of code in samples", self.frames.clone());
         let help = "Frames without a name";
         root.register("frames_unnamed", help, self.frames_unnamed.clone());
+        let help =
+            "Files and processes without names, because others took the time of their window";
+        root.register("naming_late", help, self.naming_late.clone());
+        let help = "Files that made what reads their names panic";
+        root.register("naming_panics", help, self.naming_panics.clone());
         let help = "Windows whose account does not close: each is a defect";
         root.register("ledger_gaps", help, self.ledger_gaps.clone());
         root.register(

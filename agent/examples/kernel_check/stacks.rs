@@ -4,7 +4,9 @@
 use crate::FREQUENCY_HZ;
 use crate::report::{Report, Verdict};
 use crate::targets::{BRIEF, TRUTHS, Targets, Truth};
-use agent::aggregate::{Code, LocationIndex, NameSources, NamedWindow, marker_text, start_naming};
+use agent::aggregate::{
+    Code, LocationIndex, NameSources, NamedWindow, NamingPatience, marker_text, start_naming,
+};
 use agent::bpf::FormChoice;
 use agent::clock::UnixNs;
 use agent::elf::LocalFiles;
@@ -65,6 +67,7 @@ pub(crate) fn check(report: Report, form: FormChoice, targets: &Targets) -> Resu
         files: Arc::new(LocalFiles::new()),
         kernel: Box::new(KernelSymbols::read(Path::new("/proc"), Arc::clone(&regions))),
         perf_maps: None,
+        patience: NamingPatience::RECORDING,
     };
     let (mut sink, naming) = start_naming(sources, Box::new(recorder.clone()))?;
     let options = EngineOptions {

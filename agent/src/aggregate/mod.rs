@@ -22,16 +22,16 @@ pub use account::{ProcessLedger, UNNAMED_REASONS};
 pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, marker_text};
 pub use ledger::{DROP_REASONS, DropReason, Gap, Ledger, OUTCOMES, WaitLedger};
 pub use named::{
-    Code, FoldedSample, FoldedWait, Location, LocationIndex, NamedWindow, ProcessSamples,
-    StackIndex,
+    Code, FoldedSample, FoldedWait, Location, LocationIndex, NamedWindow, NamingCounts,
+    ProcessSamples, StackIndex,
 };
-pub use naming::{NameSources, NamingSink, NamingThread, start_naming};
+pub use naming::{NameSources, NamingPatience, NamingSink, NamingThread, start_naming};
 pub use waits::WaitSum;
 #[cfg(test)]
 pub(crate) use window::WindowLimits;
 pub use window::{Window, WindowWait};
 
-use crate::address::{AbsAddr, ElfAddr};
+use crate::address::{AbsAddr, ElfAddr, FileId};
 use crate::elf::Names;
 use crate::normalize::{KernelRegion, MappedFile, ProcessKey};
 use crate::symbolize::{KernelSymbol, UnnamedReason};
@@ -41,6 +41,11 @@ use std::sync::Arc;
 pub trait Namer {
     /// Names addresses of one file, one answer for each address.
     fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names>;
+
+    /// True for a file that took long the last time: it is named behind the others.
+    fn is_slow(&self, _file: FileId) -> bool {
+        false
+    }
 
     /// Names one kernel address.
     ///

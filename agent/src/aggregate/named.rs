@@ -8,6 +8,7 @@ use crate::elf::SourceLine;
 use crate::normalize::{KernelRegion, MappedFile, Marker, ProcessIdentity, ProcessKey};
 use crate::symbolize::UnnamedReason;
 use crate::waits::Wait;
+use hashbrown::HashMap;
 use std::sync::Arc;
 
 /// Index into [`NamedWindow::locations`].
@@ -117,6 +118,24 @@ pub struct ProcessSamples {
     pub ledger: ProcessLedger,
 }
 
+/// What went wrong while a window was named.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamingCounts {
+    /// Files and processes whose code has no names, because those before them took the window's time.
+    pub late: u64,
+    /// Files that made what reads them panic.
+    pub panics: u64,
+}
+
+impl NamingCounts {
+    /// Adds another window's.
+    pub fn add(&mut self, other: Self) {
+        let Self { late, panics } = other;
+        self.late += late;
+        self.panics += panics;
+    }
+}
+
 /// A sealed window with names.
 #[derive(Clone, Debug)]
 pub struct NamedWindow {
@@ -140,6 +159,8 @@ pub struct NamedWindow {
     pub files: Vec<Arc<MappedFile>>,
     /// What became of every tick.
     pub ledger: Ledger,
+    /// What has no names and could have them.
+    pub naming: NamingCounts,
 }
 
 impl NamedWindow {
@@ -166,8 +187,11 @@ impl NamedWindow {
     ) {
         before.add(&self.ledger);
         self.ledger = before;
+        let known = self.processes.iter().enumerate();
+        let known: HashMap<_, _> =
+            known.map(|(place, known)| (Arc::clone(&known.process), place)).collect();
         for (process, ledger) in processes {
-            match self.processes.iter_mut().find(|known| known.process == process) {
+            match known.get(&process).and_then(|place| self.processes.get_mut(*place)) {
                 Some(known) => known.ledger.add(&ledger),
                 None => {
                     let (samples, waits) = Default::default();

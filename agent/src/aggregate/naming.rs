@@ -1,15 +1,19 @@
 //! Names windows on a thread of their own: looking into a file that was never seen before takes up to
 //! seconds, and the engine's thread drains a ring buffer.
 
-use super::{Ledger, NamedWindow, Namer, ProcessLedger, Window, WindowWriter};
-use crate::address::{AbsAddr, ElfAddr};
+use super::{Ledger, NamedWindow, Namer, NamingCounts, ProcessLedger, Window, WindowWriter};
+use crate::address::{AbsAddr, ElfAddr, FileId};
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::{ForeignFiles, Names};
-use crate::engine::{OpenFiles, SealedWindow, WindowSink};
+use crate::engine::{Control, OpenFiles, SealedWindow, WindowSink};
 use crate::limits;
 use crate::normalize::{KernelRegion, MappedFile, ProcessIdentity, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::symbolize::{KernelNames, KernelSymbol, UnnamedReason};
+use hashbrown::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -21,6 +25,33 @@ pub struct NameSources {
     pub kernel: Box<dyn KernelNames>,
     /// Names of code that no file backs; without, it stays unnamed.
     pub perf_maps: Option<Arc<PerfMaps>>,
+    /// How long it may take.
+    pub patience: NamingPatience,
+}
+
+/// How long the names of one window may take, nanoseconds: whoever writes a file can make its names as dear as
+/// the limits of one file allow, and there are many files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamingPatience {
+    /// While windows come.
+    pub window_ns: u64,
+    /// Once the engine has ended.
+    pub last_ns: u64,
+}
+
+impl NamingPatience {
+    /// For a file that nobody names later.
+    pub const RECORDING: Self = Self {
+        window_ns: limits::NAMING_RECORDING_NS_MAX,
+        last_ns: limits::NAMING_RECORDING_NS_MAX,
+    };
+}
+
+impl Default for NamingPatience {
+    /// For windows that come all the time and that the collector names too.
+    fn default() -> Self {
+        Self { window_ns: limits::NAMING_WINDOW_NS_MAX, last_ns: limits::NAMING_LAST_NS_MAX }
+    }
 }
 
 impl std::fmt::Debug for NameSources {
@@ -39,6 +70,10 @@ pub struct NamingSink {
     /// A window that could not be handed over, emptied: only the account of its samples is left, for the
     /// next window to take along.
     given_up: Option<Work>,
+    /// The sink is gone: only what was handed over is to be named.
+    ending: Arc<AtomicBool>,
+    /// The engine that is to end with the thread.
+    control: Option<Control>,
 }
 
 impl std::fmt::Debug for NamingSink {
@@ -63,8 +98,27 @@ pub fn start_naming(
 ) -> std::io::Result<(NamingSink, NamingThread)> {
     let (sender, receiver) = sync_channel(limits::NAMING_WINDOWS_MAX);
     let thread = std::thread::Builder::new().name("naming".to_owned());
-    let handle = thread.spawn(move || name_all(sources, writer, &receiver))?;
-    Ok((NamingSink { sender: Some(sender), given_up: None }, NamingThread { handle }))
+    let ending = Arc::new(AtomicBool::new(false));
+    let is_ending = Arc::clone(&ending);
+    let handle = thread.spawn(move || name_all(sources, writer, &receiver, &is_ending))?;
+    let sink = NamingSink { sender: Some(sender), given_up: None, ending, control: None };
+    Ok((sink, NamingThread { handle }))
+}
+
+impl NamingSink {
+    /// If the thread ends before its sink does, this engine is stopped: nothing it samples would go anywhere.
+    #[must_use]
+    pub fn stopping(mut self, control: Control) -> Self {
+        self.control = Some(control);
+        self
+    }
+
+    /// Keeps the account of a window that was not handed over.
+    fn give_up(&mut self, work: Work) {
+        let observations = work.0.window.observations();
+        tracing::error!(observations, "a window was dropped: naming is too slow");
+        self.given_up = Some(emptied(work));
+    }
 }
 
 impl NamingThread {
@@ -87,10 +141,13 @@ impl WindowSink for NamingSink {
         }
         match sender.try_send((sealed, Arc::clone(files), given_up)) {
             Ok(()) => {}
-            Err(TrySendError::Full(work) | TrySendError::Disconnected(work)) => {
-                let observations = work.0.window.observations();
-                tracing::error!(observations, "a window was dropped: naming is too slow");
-                self.given_up = Some(emptied(work));
+            Err(TrySendError::Full(work)) => self.give_up(work),
+            Err(TrySendError::Disconnected(work)) => {
+                self.give_up(work);
+                tracing::error!("the thread that names has ended: the agent ends");
+                if let Some(control) = &self.control {
+                    control.stop();
+                }
             }
         }
     }
@@ -99,6 +156,7 @@ impl WindowSink for NamingSink {
 impl Drop for NamingSink {
     /// The last account goes out too: by now the thread works for nobody else.
     fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
         if let (Some(sender), Some(work)) = (self.sender.take(), self.given_up.take()) {
             drop(sender.send(work)); // It fails only if the thread is gone.
         }
@@ -109,7 +167,7 @@ impl Drop for NamingSink {
 #[derive(Debug, Default)]
 struct GivenUp {
     ledger: Ledger,
-    processes: Vec<(Arc<ProcessIdentity>, ProcessLedger)>,
+    processes: HashMap<Arc<ProcessIdentity>, ProcessLedger>,
 }
 
 impl GivenUp {
@@ -123,9 +181,11 @@ impl GivenUp {
     /// Beyond the limit of a window only the sums tell of a process.
     fn add_process(&mut self, process: &Arc<ProcessIdentity>, ledger: &ProcessLedger) {
         let room = self.processes.len() < limits::WINDOW_PROCESSES_MAX;
-        match self.processes.iter_mut().find(|(known, _)| known == process) {
-            Some((_, sum)) => sum.add(ledger),
-            None if room => self.processes.push((Arc::clone(process), ledger.clone())),
+        match self.processes.get_mut(process) {
+            Some(sum) => sum.add(ledger),
+            None if room => {
+                self.processes.insert(Arc::clone(process), ledger.clone());
+            }
             None => {}
         }
     }
@@ -145,18 +205,26 @@ fn name_all(
     sources: NameSources,
     mut writer: Box<dyn WindowWriter>,
     receiver: &Receiver<Work>,
+    ending: &AtomicBool,
 ) -> Box<dyn WindowWriter> {
-    let NameSources { files, mut kernel, perf_maps } = sources;
+    let NameSources { files, mut kernel, perf_maps, patience } = sources;
+    let mut slow = HashSet::new();
     while let Ok((sealed, open, given_up)) = receiver.recv() {
         let mut namer = HostNamer {
             files: &*files,
             open: &*open,
             kernel: &mut *kernel,
             perf_maps: perf_maps.as_deref(),
+            begin: monotonic_now(),
+            patience,
+            ending,
+            slow: &mut slow,
+            counts: NamingCounts::default(),
         };
         let SealedWindow { window, end, wall, period_ns: _, ledger } = sealed;
         let mut named: NamedWindow = window.into_named(end, wall, ledger, &mut namer);
-        named.take_over(given_up.ledger, given_up.processes);
+        named.naming = namer.counts;
+        named.take_over(given_up.ledger, given_up.processes.into_iter().collect());
         writer.write(named);
     }
     writer
@@ -168,17 +236,72 @@ struct HostNamer<'a> {
     open: &'a dyn OpenFiles,
     kernel: &'a mut dyn KernelNames,
     perf_maps: Option<&'a PerfMaps>,
+    begin: MonotonicNs,
+    patience: NamingPatience,
+    ending: &'a AtomicBool,
+    /// Files that took long.
+    slow: &'a mut HashSet<FileId>,
+    counts: NamingCounts,
+}
+
+impl HostNamer<'_> {
+    /// When this window's time is over.
+    fn until(&self) -> MonotonicNs {
+        let ending = self.ending.load(Ordering::Relaxed);
+        self.begin.plus(if ending { self.patience.last_ns } else { self.patience.window_ns })
+    }
+
+    /// The answers of `ask`, which has so much time; none once it is over. A defect of what reads foreign bytes
+    /// costs their names, never the thread.
+    fn ask(
+        &mut self,
+        len: usize,
+        ask: impl FnOnce(&Self, MonotonicNs) -> Vec<Names>,
+    ) -> Vec<Names> {
+        let until = self.until();
+        if monotonic_now() >= until {
+            self.counts.late += 1;
+            return vec![Err(UnnamedReason::Limit); len];
+        }
+        let this = &*self;
+        catch_unwind(AssertUnwindSafe(|| ask(this, until))).unwrap_or_else(|_panic| {
+            self.counts.panics += 1;
+            vec![Err(UnnamedReason::NotReadable); len]
+        })
+    }
+
+    fn remember(&mut self, file: FileId, taken_ns: u64) {
+        if taken_ns < limits::NAMING_SLOW_NS {
+            self.slow.remove(&file);
+            return;
+        }
+        if self.slow.len() >= limits::NAMING_SLOW_FILES_MAX {
+            self.slow.clear();
+        }
+        self.slow.insert(file);
+    }
 }
 
 impl Namer for HostNamer<'_> {
     fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names> {
-        match self.open.open(file.id) {
-            Some(descriptor) => {
-                let debug_file = self.open.open_debug(file.id);
-                self.files.names_with(file.id, &descriptor, debug_file.as_deref(), addresses)
-            }
-            None => vec![Err(UnnamedReason::FileGone); addresses.len()],
+        let (begin, late) = (monotonic_now(), self.counts.late);
+        let names = self.ask(addresses.len(), |this, until| {
+            let Some(descriptor) = this.open.open(file.id) else {
+                return vec![Err(UnnamedReason::FileGone); addresses.len()];
+            };
+            let debug_file = this.open.open_debug(file.id);
+            let debug_file = debug_file.as_deref();
+            this.files.names_with(file.id, &descriptor, debug_file, addresses, until)
+        });
+        // Of a file that nobody was asked about nothing new is known.
+        if self.counts.late == late {
+            self.remember(file.id, monotonic_now().since(begin));
         }
+        names
+    }
+
+    fn is_slow(&self, file: FileId) -> bool {
+        self.slow.contains(&file)
     }
 
     fn kernel(
@@ -190,9 +313,12 @@ impl Namer for HostNamer<'_> {
     }
 
     fn anonymous(&mut self, process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names> {
-        match self.perf_maps {
+        self.ask(addresses.len(), |this, _until| match this.perf_maps {
             Some(maps) => maps.names(process, addresses),
             None => vec![Err(UnnamedReason::AnonymousCode); addresses.len()],
-        }
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,7 +2,8 @@
 
 use super::account::StackNames;
 use super::named::{
-    Code, FoldedSample, Location, LocationIndex, NamedWindow, ProcessSamples, StackIndex,
+    Code, FoldedSample, Location, LocationIndex, NamedWindow, NamingCounts, ProcessSamples,
+    StackIndex,
 };
 use super::settle::{self, Settled};
 use super::waits::{OpenWaits, WaitKey};
@@ -317,6 +318,7 @@ impl Window {
             locations,
             files: self.file_list,
             ledger,
+            naming: NamingCounts::default(),
         }
     }
 }
@@ -362,10 +364,10 @@ fn named(codes: &[Code], files: &[Arc<MappedFile>], namer: &mut dyn Namer) -> Ve
             }
         }
     };
-    for (file, (indices, addresses)) in files.iter().zip(by_file) {
-        if addresses.is_empty() {
-            continue;
-        }
+    let mut of_files: Vec<_> = files.iter().zip(by_file).collect();
+    of_files.retain(|(_, (_, addresses))| !addresses.is_empty());
+    of_files.sort_by_key(|(file, _)| namer.is_slow(file.id));
+    for (file, (indices, addresses)) in of_files {
         name(indices, namer.native(file, &addresses));
     }
     for (process, (indices, addresses)) in by_process {

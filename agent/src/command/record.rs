@@ -6,7 +6,7 @@ mod progress;
 
 use super::sampling::{self, Sampling, Scope};
 use agent::address::Pid;
-use agent::aggregate::{NamedWindow, WaitLedger};
+use agent::aggregate::{NamedWindow, NamingPatience, WaitLedger};
 use agent::limits;
 use agent::options::{Format, RecordOptions};
 use agent::record::Contents;
@@ -92,6 +92,7 @@ fn scope(options: &RecordOptions, held: Option<&HeldCommand>) -> Scope {
         off_cpu: options.off_cpu,
         duration: options.duration.or(default),
         preload: held.and_then(HeldCommand::program).into_iter().collect(),
+        patience: NamingPatience::RECORDING,
     }
 }
 

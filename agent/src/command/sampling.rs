@@ -1,7 +1,7 @@
 //! The part that `run` and `record` share: the engine on a thread of its own, names on another.
 
 use agent::address::Pid;
-use agent::aggregate::{NameSources, NamingThread, WindowWriter, start_naming};
+use agent::aggregate::{NameSources, NamingPatience, NamingThread, WindowWriter, start_naming};
 use agent::bpf::FormChoice;
 use agent::elf::LocalFiles;
 use agent::engine::{self, Control, EngineError, EngineOptions};
@@ -26,6 +26,8 @@ pub(crate) struct Scope {
     pub(crate) duration: Option<Duration>,
     /// Executables that will run soon.
     pub(crate) preload: Vec<PathBuf>,
+    /// How long names may take.
+    pub(crate) patience: NamingPatience,
 }
 
 /// An engine that runs.
@@ -55,7 +57,7 @@ pub(crate) fn start(
         unwind_table_bytes,
         ref unwind_table_cache,
     } = *options;
-    let Scope { pids, off_cpu, duration, preload } = scope;
+    let Scope { pids, off_cpu, duration, preload, patience } = scope;
     let defaults = EngineOptions::default();
     let mut options = EngineOptions {
         frequency_hz,
@@ -86,9 +88,11 @@ pub(crate) fn start(
         files: Arc::new(files),
         kernel: Box::new(KernelSymbols::read(&options.proc_root, Arc::clone(&kernel_regions))),
         perf_maps: Some(perf_maps),
+        patience,
     };
-    let (mut sink, naming) = start_naming(sources, writer).context("starting a thread")?;
+    let (sink, naming) = start_naming(sources, writer).context("starting a thread")?;
     let control = Control::default();
+    let mut sink = sink.stopping(control.clone());
     let engine = {
         let control = control.clone();
         std::thread::Builder::new().name("engine".to_owned()).spawn(move || {

@@ -7,6 +7,7 @@ use super::{
     unwind_digest,
 };
 use crate::address::{ElfAddr, FileId, FileOffset};
+use crate::clock::MonotonicNs;
 use crate::limits::ELF_STRING_BYTES_MAX;
 use crate::symbolize::native::NativeNames;
 use crate::unwind::{self, RowTable};
@@ -71,8 +72,9 @@ impl ForeignFiles for LocalFiles {
         file: &OwnedFd,
         debug_file: Option<&OwnedFd>,
         addresses: &[ElfAddr],
+        until: MonotonicNs,
     ) -> Vec<Names> {
-        self.names.names(id, file, debug_file, addresses)
+        self.names.names(id, file, debug_file, addresses, until)
     }
 
     fn build_id(&self, file: &OwnedFd) -> Option<BuildId> {

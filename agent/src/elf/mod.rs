@@ -21,6 +21,7 @@ pub use local::LocalFiles;
 pub(crate) use inspect::inspect as inspect_bytes;
 
 use crate::address::{ElfAddr, FileId, FileOffset};
+use crate::clock::MonotonicNs;
 use crate::symbolize::UnnamedReason;
 use crate::unwind::RowTable;
 use proto::BuildId;
@@ -157,17 +158,19 @@ pub trait ForeignFiles: Send + Sync {
     /// Names addresses of one file, one answer for each: at least one line, or the reason why there is
     /// none. Never a neighbour's name.
     fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {
-        self.names_with(id, file, None, addresses)
+        self.names_with(id, file, None, addresses, MonotonicNs(u64::MAX))
     }
 
     /// As [`Self::names`], with the separate debug file of this host, which may list more symbols. A caller
-    /// that has one for a file passes it every time.
+    /// that has one for a file passes it every time. What is not named `until` then is answered with
+    /// [`UnnamedReason::Limit`](crate::symbolize::UnnamedReason::Limit).
     fn names_with(
         &self,
         id: FileId,
         file: &OwnedFd,
         debug_file: Option<&OwnedFd>,
         addresses: &[ElfAddr],
+        until: MonotonicNs,
     ) -> Vec<Names>;
 
     /// The GNU build id that a file carries, debug files included.

@@ -4,6 +4,7 @@ use super::cgroup::CgroupIdentity;
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, ProcessStatus, Task};
 use super::maps::{Maps, MapsEntry};
 use crate::address::{AbsAddr, ElfAddr, FileId, FileOffset, Pid, Tid};
+use crate::clock::MonotonicNs;
 use crate::elf::{ExecutableSegment, FileFacts, ForeignFileError, ForeignFiles, Names, Runtime};
 use crate::path;
 use crate::symbolize::UnnamedReason;
@@ -257,6 +258,7 @@ impl ForeignFiles for FakeFiles {
         _file: &OwnedFd,
         _debug_file: Option<&OwnedFd>,
         addresses: &[ElfAddr],
+        _until: MonotonicNs,
     ) -> Vec<Names> {
         vec![Err(UnnamedReason::NoSymbol); addresses.len()]
     }

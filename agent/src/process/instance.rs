@@ -308,8 +308,10 @@ impl Image {
             build_id: reported.build_id.clone(),
         });
         let seen = behind(asked.collect());
-        let mappings =
-            reported.iter().zip(seen).map(|(one, seen)| (Mapping::seen(&one.entry, seen), one.time));
+        let mappings = reported
+            .iter()
+            .zip(seen)
+            .map(|(one, seen)| (Mapping::seen(&one.entry, seen), one.time));
         let (mut set, mut added) = (Arc::clone(&self.set), Vec::new());
         for (mapping, time) in mappings {
             if set.is_replaced_by(&mapping) || added.iter().any(|old| mapping.replaces(old)) {

@@ -3,7 +3,7 @@
 use crate::address::{FileId, Tid};
 use crate::aggregate::{
     Code, DropReason, FoldedSample, FoldedWait, Ledger, Location, LocationIndex, NamedWindow,
-    ProcessLedger, ProcessSamples, StackIndex,
+    NamingCounts, ProcessLedger, ProcessSamples, StackIndex,
 };
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::limits;
@@ -27,6 +27,7 @@ pub struct Joined {
     samples: HashMap<SampleKey, usize>,
     waits: HashMap<(usize, Tid, Arc<str>, StackIndex, Wait), usize>,
     ledger: Ledger,
+    naming: NamingCounts,
     observations: u64,
 }
 
@@ -52,6 +53,7 @@ impl Joined {
     pub fn add(&mut self, window: &NamedWindow) {
         self.extend_span(window);
         self.ledger.add(&window.ledger);
+        self.naming.add(window.naming);
         let locations = self.add_locations(window);
         let stacks: Vec<Result<StackIndex, DropReason>> =
             window.stacks.iter().map(|stack| self.add_stack(stack, &locations)).collect();
@@ -89,6 +91,7 @@ impl Joined {
             locations: self.locations,
             files: self.file_list,
             ledger: self.ledger,
+            naming: self.naming,
         })
     }
 

@@ -73,6 +73,7 @@ impl NativeNames {
         file: &OwnedFd,
         debug_file: Option<&OwnedFd>,
         addresses: &[ElfAddr],
+        until: MonotonicNs,
     ) -> Vec<Names> {
         // A panic while the lock was held can only have lost entries of a cache.
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +85,8 @@ impl NativeNames {
             .filter_map(|(&address, found)| found.is_none().then_some(address))
             .collect();
         if !missing.is_empty() {
-            let (answers, complete) = self.look_up(&mut state, id, (file, debug_file), &missing);
+            let (answers, complete) =
+                self.look_up(&mut state, id, (file, debug_file), (&missing, until));
             let mut answers = missing.into_iter().zip(answers);
             for slot in found.iter_mut().filter(|slot| slot.is_none()) {
                 let Some((address, answer)) = answers.next() else { break };
@@ -107,7 +109,7 @@ impl NativeNames {
         state: &mut State,
         id: FileId,
         (file, debug_file): (&OwnedFd, Option<&OwnedFd>),
-        addresses: &[ElfAddr],
+        (addresses, whole_until): (&[ElfAddr], MonotonicNs),
     ) -> (Vec<Names>, bool) {
         let elf = match Source::file(file.as_fd()).and_then(Elf::parse) {
             Ok(elf) => elf,
@@ -117,7 +119,7 @@ impl NativeNames {
                 return (vec![Err(UnnamedReason::NotReadable); addresses.len()], complete);
             }
         };
-        let until = monotonic_now().plus(NAMES_BATCH_NS_MAX);
+        let until = monotonic_now().plus(NAMES_BATCH_NS_MAX).min(whole_until);
         let mut answers = go::names(&elf, addresses, until)
             .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
         let debug_file = debug_file.and_then(|debug_file| debug_elf(&elf, debug_file));
@@ -134,7 +136,7 @@ impl NativeNames {
         if open.is_empty() {
             return (answers, true);
         }
-        let (chains, complete) = self.debug_info.chains(id, file, &open);
+        let (chains, complete) = self.debug_info.chains(id, file, &open, whole_until);
         let mut chains = chains.into_iter();
         let missing = table.missing();
         for (answer, address) in answers.iter_mut().zip(addresses) {

@@ -5,8 +5,8 @@ use super::{Ledger, closed};
 use crate::address::{AbsAddr, FileId};
 use crate::aggregate::fixtures::{PERIOD_NS, WALL, file, native, sample};
 use crate::aggregate::{
-    DropReason, NameSources, NamedWindow, NamingSink, Window, WindowLimits, WindowWriter,
-    start_naming,
+    DropReason, NameSources, NamedWindow, NamingPatience, NamingSink, Window, WindowLimits,
+    WindowWriter, start_naming,
 };
 use crate::bpf::{CpuStatistics, Statistics};
 use crate::clock::MonotonicNs;
@@ -168,8 +168,12 @@ impl Model {
 /// Runs the steps; answers the windows that were written.
 fn written(steps: &[Step]) -> Vec<NamedWindow> {
     let keep = Keep::default();
-    let sources =
-        NameSources { files: Arc::new(FakeFiles), kernel: Box::new(NoKernel), perf_maps: None };
+    let sources = NameSources {
+        files: Arc::new(FakeFiles),
+        kernel: Box::new(NoKernel),
+        perf_maps: None,
+        patience: NamingPatience::default(),
+    };
     let (mut sink, thread) = start_naming(sources, Box::new(keep.clone())).unwrap();
     let mut model = Model::default();
     model.now.cpus.push(CpuStatistics::default());

@@ -187,8 +187,9 @@ impl ForeignFiles for Priorities {
         file: &OwnedFd,
         debug_file: Option<&OwnedFd>,
         addresses: &[crate::address::ElfAddr],
+        until: crate::clock::MonotonicNs,
     ) -> Vec<crate::elf::Names> {
-        FakeFiles.names_with(id, file, debug_file, addresses)
+        FakeFiles.names_with(id, file, debug_file, addresses, until)
     }
 }
 

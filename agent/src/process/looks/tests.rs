@@ -44,8 +44,9 @@ impl ForeignFiles for Mount {
         file: &OwnedFd,
         debug_file: Option<&OwnedFd>,
         addresses: &[ElfAddr],
+        until: MonotonicNs,
     ) -> Vec<Names> {
-        FakeFiles.names_with(id, file, debug_file, addresses)
+        FakeFiles.names_with(id, file, debug_file, addresses, until)
     }
 }
 

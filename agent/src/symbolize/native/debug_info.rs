@@ -9,6 +9,7 @@ mod copy;
 mod worker;
 
 use crate::address::{ElfAddr, FileId};
+use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::DEBUG_INFO_WAIT_MS_MAX;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -75,6 +76,7 @@ impl DebugInfo {
         id: FileId,
         file: &OwnedFd,
         addresses: &[ElfAddr],
+        until: MonotonicNs,
     ) -> (Vec<Option<Chain>>, bool) {
         let nothing = vec![None; addresses.len()];
         let Some(requests) = &self.requests else { return (nothing, true) };
@@ -86,7 +88,8 @@ impl DebugInfo {
             Err(TrySendError::Full(_)) => return (nothing, false),
             Err(TrySendError::Disconnected(_)) => return (nothing, true),
         }
-        match answers.recv_timeout(Duration::from_millis(DEBUG_INFO_WAIT_MS_MAX)) {
+        let left = Duration::from_nanos(until.since(monotonic_now()));
+        match answers.recv_timeout(left.min(Duration::from_millis(DEBUG_INFO_WAIT_MS_MAX))) {
             Ok(Some(chains)) if chains.len() == addresses.len() => (chains, true),
             Ok(Some(_)) | Err(RecvTimeoutError::Disconnected) => (nothing, true),
             Ok(None) => (nothing, false),

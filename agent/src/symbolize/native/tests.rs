@@ -38,9 +38,11 @@ fn open(path: &Path) -> OwnedFd {
     File::open(path).unwrap().into()
 }
 
+const FOREVER: MonotonicNs = MonotonicNs(u64::MAX);
+
 fn names(path: &Path, addresses: &[u64]) -> Vec<Vec<String>> {
     let addresses: Vec<ElfAddr> = addresses.iter().copied().map(ElfAddr).collect();
-    let lines = NativeNames::default().names(FileId(1), &open(path), None, &addresses);
+    let lines = NativeNames::default().names(FileId(1), &open(path), None, &addresses, FOREVER);
     let show = |line: crate::elf::SourceLine| {
         let file = line.file.rsplit('/').next().unwrap_or_default().to_owned();
         format!("{} {file}:{}", line.function, line.line)
@@ -207,7 +209,13 @@ fn a_debug_file_of_this_very_build_names_local_functions() {
     let addresses = [ElfAddr(hidden)];
     let with = |debug: &Path| {
         let debug = open(debug);
-        let names = NativeNames::default().names(FileId(1), &open(&path), Some(&debug), &addresses);
+        let names = NativeNames::default().names(
+            FileId(1),
+            &open(&path),
+            Some(&debug),
+            &addresses,
+            FOREVER,
+        );
         names.into_iter().next().unwrap().map(|lines| lines[0].function.clone())
     };
     assert_eq!(with(&debug).as_deref(), Ok("hidden"));

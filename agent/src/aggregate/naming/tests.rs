@@ -1,0 +1,212 @@
+//! Files that take long, and files at which a reader panics.
+
+use super::*;
+use crate::aggregate::fixtures::{PERIOD_NS, WALL, file, native, sample};
+use crate::elf::{FileFacts, ForeignFileError, SourceLine};
+use crate::process::fake::FakeFiles;
+use crate::unwind::RowTable;
+use std::os::fd::OwnedFd;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Takes so long for the names of each file below 100; panics at 200.
+#[derive(Debug)]
+struct Slow(Duration);
+
+impl ForeignFiles for Slow {
+    fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
+        FakeFiles.inspect(file)
+    }
+
+    fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        FakeFiles.unwind_rows(file)
+    }
+
+    fn names_with(
+        &self,
+        id: FileId,
+        _file: &OwnedFd,
+        _debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+        _until: MonotonicNs,
+    ) -> Vec<Names> {
+        assert_ne!(id, FileId(200), "a defect of a reader");
+        if id < FileId(100) {
+            std::thread::sleep(self.0);
+        }
+        let line = || SourceLine {
+            function: "function".into(),
+            system_name: String::new(),
+            file: String::new(),
+            line: 0,
+        };
+        vec![Ok(vec![line()]); addresses.len()]
+    }
+}
+
+struct NoKernel;
+
+impl KernelNames for NoKernel {
+    fn kernel(
+        &mut self,
+        _address: AbsAddr,
+        _region: KernelRegion,
+    ) -> Result<KernelSymbol, UnnamedReason> {
+        panic!("a defect that is caught nowhere")
+    }
+}
+
+/// Every file is there.
+struct Null;
+
+impl OpenFiles for Null {
+    fn open(&self, _id: FileId) -> Option<Arc<OwnedFd>> {
+        Some(Arc::new(std::fs::File::open("/dev/null").unwrap().into()))
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Keep(Arc<Mutex<Vec<NamedWindow>>>);
+
+impl Keep {
+    fn windows(&self) -> Vec<NamedWindow> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+}
+
+impl WindowWriter for Keep {
+    fn write(&mut self, window: NamedWindow) {
+        self.0.lock().unwrap().push(window);
+    }
+}
+
+fn start(taken: Duration, window_ns: u64, last_ns: u64) -> (NamingSink, NamingThread, Keep) {
+    let keep = Keep::default();
+    let sources = NameSources {
+        files: Arc::new(Slow(taken)),
+        kernel: Box::new(NoKernel),
+        perf_maps: None,
+        patience: NamingPatience { window_ns, last_ns },
+    };
+    let (sink, thread) = start_naming(sources, Box::new(keep.clone())).unwrap();
+    (sink, thread, keep)
+}
+
+/// A window with one stack through these files, the leaf first.
+fn sealed(files: &[u32]) -> SealedWindow {
+    let mut window = Window::new(MonotonicNs(0), PERIOD_NS);
+    let frames = files.iter().map(|id| native(&file(*id), 0x1000 + u64::from(*id))).collect();
+    window.add(&sample(1, 1, 1, frames));
+    let end = MonotonicNs(5_000_000_000);
+    SealedWindow { window, end, wall: WALL, period_ns: PERIOD_NS, ledger: Ledger::default() }
+}
+
+fn hand_over(sink: &mut NamingSink, sealed: SealedWindow) {
+    let files: Arc<dyn OpenFiles> = Arc::new(Null);
+    sink.window(sealed, &files);
+}
+
+/// The files whose code has no name, and why.
+fn unnamed(window: &NamedWindow) -> Vec<(u32, UnnamedReason)> {
+    let one = |location: &crate::aggregate::Location| match location.code {
+        crate::aggregate::Code::Native { file, .. } => {
+            Some((window.files[file as usize].id.0, location.unnamed?))
+        }
+        _ => None,
+    };
+    window.locations.iter().filter_map(one).collect()
+}
+
+#[test]
+fn a_window_has_so_much_time_and_slow_files_are_last() {
+    let taken = Duration::from_nanos(limits::NAMING_SLOW_NS) + Duration::from_millis(10);
+    let (mut sink, thread, keep) = start(taken, limits::NAMING_SLOW_NS * 2, u64::MAX / 2);
+    let files: Vec<u32> = (0..20).chain([100]).collect();
+    let begin = Instant::now();
+    for _ in 0..2 {
+        hand_over(&mut sink, sealed(&files));
+    }
+    while keep.0.lock().unwrap().len() < 2 {
+        assert!(begin.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let windows = keep.windows();
+    // Two files take the time of a window, and one at least is named.
+    let late: Vec<_> = unnamed(&windows[0])
+        .into_iter()
+        .map(|(id, reason)| {
+            assert_eq!(reason, UnnamedReason::Limit);
+            id
+        })
+        .collect();
+    assert!(late.len() >= 19 && late.contains(&100), "{late:?}");
+    assert_eq!(windows[0].naming, NamingCounts { late: late.len() as u64, panics: 0 });
+    // What was slow comes behind what nobody knows.
+    let again = unnamed(&windows[1]);
+    assert!(again.iter().any(|(id, _)| *id == 0), "{again:?}");
+    drop(sink);
+    thread.join().unwrap();
+}
+
+#[test]
+fn who_ends_does_not_wait_for_names() {
+    let (mut sink, thread, keep) = start(Duration::from_millis(20), u64::MAX / 2, 0);
+    let files: Vec<u32> = (0..90).collect();
+    let begin = Instant::now();
+    for _ in 0..4 {
+        hand_over(&mut sink, sealed(&files));
+    }
+    drop(sink);
+    thread.join().unwrap();
+    // With all names it would take 7 s.
+    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    let windows = keep.windows();
+    assert_eq!(windows.len(), 4);
+    assert_eq!(unnamed(&windows[3]).len(), 90);
+}
+
+#[test]
+fn a_reader_that_panics_costs_its_file() {
+    let (mut sink, thread, keep) = start(Duration::ZERO, u64::MAX / 2, u64::MAX / 2);
+    hand_over(&mut sink, sealed(&[1, 200, 2]));
+    drop(sink);
+    thread.join().unwrap();
+    let window = keep.windows().remove(0);
+    assert_eq!(unnamed(&window), [(200, UnnamedReason::NotReadable)]);
+    assert_eq!(window.naming, NamingCounts { late: 0, panics: 1 });
+}
+
+#[test]
+fn the_engine_ends_with_the_thread_that_names() {
+    let (sink, thread, _keep) = start(Duration::ZERO, u64::MAX / 2, u64::MAX / 2);
+    let control = Control::default();
+    let mut sink = sink.stopping(control.clone());
+    let begin = Instant::now();
+    let region = KernelRegion::default();
+    while !control.is_stopping() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "nobody noticed");
+        let mut broken = sealed(&[1]);
+        let frames = vec![crate::normalize::Frame::Kernel { address: AbsAddr(1 << 63), region }];
+        broken.window.add(&sample(1, 1, 1, frames));
+        hand_over(&mut sink, broken);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(sink);
+    assert!(thread.join().is_err());
+}
+
+#[test]
+fn the_account_of_many_processes_is_kept_quickly() {
+    let mut given_up = GivenUp::default();
+    let begin = Instant::now();
+    for round in 0..2 {
+        for pid in 0..40_000 {
+            let ledger = ProcessLedger { received: 1 + round, ..ProcessLedger::default() };
+            given_up.add_process(&crate::aggregate::fixtures::process(pid), &ledger);
+        }
+    }
+    assert_eq!(given_up.processes.len(), 40_000);
+    assert!(given_up.processes.values().all(|ledger| ledger.received == 3));
+    // Each against all others would take a minute.
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}
