@@ -227,6 +227,9 @@ pub const MAPS_READ_INTERVAL_NS_MAX: u64 = 30_000_000_000;
 /// Processes checked for a missed exit, or read again after lost records, per poll: 20,000 processes
 /// take 32 s, and one poll stays below a millisecond.
 pub const PROCESS_CHECKS_PER_POLL: usize = 64;
+/// Time between two looks at one process whose threads end and are not counted, nanoseconds: it may end some with
+/// every microsecond.
+pub const EXIT_CHECK_INTERVAL_NS: u64 = 1_000_000_000;
 /// Time between two checks of all processes for a missed exit, nanoseconds. After lost records it is
 /// done at once, after the start when [`EXIT_GRACE_NS`] is over.
 pub const PROCESS_CHECK_INTERVAL_NS: u64 = 300_000_000_000;

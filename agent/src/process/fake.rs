@@ -42,6 +42,8 @@ pub(crate) struct FakeHost {
     processes: Mutex<HashMap<Pid, FakeProcess>>,
     /// The time that it slept.
     pub(crate) asleep_ns: AtomicU64,
+    /// How often it was asked for the status of a process.
+    pub(crate) statuses: AtomicU64,
 }
 
 /// Bytes of a made-up mapping.
@@ -107,6 +109,7 @@ impl Host for FakeHost {
     }
 
     fn status(&self, pid: Pid) -> io::Result<ProcessStatus> {
+        self.statuses.fetch_add(1, Ordering::Relaxed);
         self.of(pid, |process| process.status.clone())
     }
 

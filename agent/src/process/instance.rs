@@ -89,6 +89,10 @@ pub(super) struct Instance {
     pub(super) threads: Option<u32>,
     /// The main thread has ended.
     pub(super) leader_ended: bool,
+    /// Whether it has ended is looked at again, without another record.
+    pub(super) check_awaited: bool,
+    /// It is not looked at for a record of an exit before this time.
+    pub(super) check_after: MonotonicNs,
     /// True for a kernel thread.
     pub(super) kernel_thread: bool,
     /// Known by nothing but its samples.
@@ -121,6 +125,8 @@ impl Instance {
             living: Tid(pid.0),
             threads: None,
             leader_ended: false,
+            check_awaited: false,
+            check_after: MonotonicNs(0),
             kernel_thread: false,
             stranger: false,
             images: vec![Image { since: started, ..Image::default() }],

@@ -15,8 +15,8 @@ use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{RawSample, UserFrame};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
-    EXIT_GRACE_NS, INSTANCES_MAX, PROCESS_CHECK_INTERVAL_NS, PROCESS_CHECKS_PER_POLL,
-    PUBLISH_LATER_NS, START_TOLERANCE_NS,
+    EXIT_CHECK_INTERVAL_NS, EXIT_GRACE_NS, INSTANCES_MAX, PROCESS_CHECK_INTERVAL_NS,
+    PROCESS_CHECKS_PER_POLL, PUBLISH_LATER_NS, START_TOLERANCE_NS,
 };
 use crate::normalize::{ProcessIdentity, ProcessKey};
 use agent_ebpf::ProcessEntry;
@@ -105,6 +105,8 @@ pub struct ProcessTable {
     /// Processes that run another program since they were asked about.
     replaced: Vec<Pid>,
     checks: VecDeque<Pid>,
+    /// Processes that had exits of threads, and when to look whether they have ended.
+    exits: VecDeque<(MonotonicNs, Pid)>,
     reads: VecDeque<Pid>,
     /// For mappings that were reported and not looked at.
     room: Room,
@@ -137,6 +139,7 @@ impl ProcessTable {
             inherited: Vec::new(),
             replaced: Vec::new(),
             checks: VecDeque::new(),
+            exits: VecDeque::new(),
             reads: VecDeque::new(),
             room: Room::default(),
             make_room_at: MonotonicNs(0),
@@ -393,6 +396,13 @@ impl ProcessTable {
         if now > self.check_all_at {
             self.check_all_at = now.plus(PROCESS_CHECK_INTERVAL_NS);
             self.checks = self.instances.keys().copied().collect();
+        }
+        for _ in 0..PROCESS_CHECKS_PER_POLL {
+            let Some((_, pid)) = self.exits.pop_front_if(|(due, _)| *due <= now) else { break };
+            let Some(instance) = self.live(pid) else { continue };
+            instance.check_awaited = false;
+            instance.check_after = now.plus(EXIT_CHECK_INTERVAL_NS);
+            self.check(pid, now);
         }
         for _ in 0..PROCESS_CHECKS_PER_POLL.min(self.checks.len()) {
             let Some(pid) = self.checks.pop_front() else { break };

@@ -4,7 +4,7 @@ use super::ProcessTable;
 use crate::address::{AbsAddr, FileId, Generation, Pid, Tid};
 use crate::bpf::ProcessEvent;
 use crate::clock::MonotonicNs;
-use crate::limits::{INSTANCES_MAX, PUBLISH_LATER_NS, START_TOLERANCE_NS};
+use crate::limits::{EXIT_CHECK_INTERVAL_NS, INSTANCES_MAX, PUBLISH_LATER_NS, START_TOLERANCE_NS};
 use crate::process::files::reported_mapping;
 use crate::process::instance::{Instance, News};
 use crate::process::reports::Reported;
@@ -227,11 +227,28 @@ impl ProcessTable {
             }
             // How many there were is not known: look, and look again when it is over for sure.
             None if !instance.leader_ended => {}
-            None => {
-                if !self.check(pid, time) {
-                    self.checks.push_back(pid);
-                }
-            }
+            None => self.check_exit(pid, time),
+        }
+    }
+
+    /// Looks whether a process has ended of which nobody knows how many threads it has: at once, with the next
+    /// poll, and then once a second at most, however many threads come and go.
+    fn check_exit(&mut self, pid: Pid, time: MonotonicNs) {
+        let Some(instance) = self.live(pid) else { return };
+        if instance.check_awaited {
+            return;
+        }
+        if time < instance.check_after {
+            instance.check_awaited = true;
+            self.exits.push_back((time.plus(EXIT_CHECK_INTERVAL_NS), pid));
+            return;
+        }
+        instance.check_after = time.plus(EXIT_CHECK_INTERVAL_NS);
+        if !self.check(pid, time)
+            && let Some(instance) = self.live(pid)
+        {
+            instance.check_awaited = true;
+            self.exits.push_front((time, pid));
         }
     }
 

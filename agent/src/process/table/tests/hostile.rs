@@ -4,7 +4,8 @@ use super::{MS, Scene};
 use crate::address::{AbsAddr, Generation, Pid};
 use crate::bpf::ProcessEvent;
 use crate::clock::monotonic_now;
-use crate::limits::{PUBLISH_LATER_NS, REPORTED_BYTES_MAX};
+use crate::limits::{EXIT_CHECK_INTERVAL_NS, PUBLISH_LATER_NS, REPORTED_BYTES_MAX};
+use std::sync::atomic::Ordering;
 
 impl Scene {
     fn mmap_without_id(&mut self, ms: u64, pid: u32, start: u64, path: &str) {
@@ -100,4 +101,35 @@ fn what_sleeps_makes_room() {
     scene.table.unknown(Pid(50), None, monotonic_now().plus(3 * PUBLISH_LATER_NS));
     let set = scene.table.mappings(Pid(50)).unwrap();
     assert_eq!(set.mappings().len(), 2);
+}
+
+#[test]
+fn threads_that_end_without_a_leader_cost_a_look_a_second() {
+    let mut scene = Scene::new();
+    scene.lives(50, 0, "/bin/a", &[(0x1000, "/bin/a")]);
+    let set = |scene: &Scene, threads| {
+        let mut processes = scene.host.processes();
+        let status = &mut processes.get_mut(&Pid(50)).unwrap().status;
+        (status.zombie, status.threads) = (true, threads);
+    };
+    set(&scene, 9);
+    scene.table.scan(Pid(50));
+    let looks = |scene: &Scene| scene.host.statuses.load(Ordering::Relaxed);
+    let before = looks(&scene);
+    for number in 0..20_000 {
+        let ms = 10 + u64::from(number / 10);
+        scene.exit(ms, 50, 100 + number);
+        if number % 800 == 0 {
+            scene.table.tidy(scene.at(ms));
+        }
+    }
+    // Two seconds: at once, with the next poll, and twice more.
+    assert!(looks(&scene) - before <= 5, "{} looks", looks(&scene) - before);
+    assert!(scene.table.exits.len() <= 1 && scene.table.checks.is_empty());
+    // The last one ends.
+    set(&scene, 1);
+    scene.exit(2020, 50, 99);
+    scene.table.tidy(scene.at(2020).plus(EXIT_CHECK_INTERVAL_NS));
+    assert_eq!(scene.table.counts().exits_found, 1);
+    assert!(scene.table.live(Pid(50)).is_none());
 }
