@@ -80,6 +80,8 @@ pub const INSTANCES_MAX: usize = 2 * agent_ebpf::limits::PROCESSES_MAX;
 pub const IMAGES_PER_INSTANCE_MAX: usize = 1024;
 /// Mapping generations of one program that samples may still carry.
 pub const GENERATIONS_PER_IMAGE_MAX: usize = 32;
+/// Bytes of their mappings, where there is more than one: 8,192 mappings take half a megabyte.
+pub const GENERATIONS_BYTES_MAX: usize = 1 << 20;
 /// Bytes of all mappings that the kernel reported and nobody has looked at, of all processes: four thousand that
 /// sleep since they began, with 20 mappings of 200 bytes each. Others are forgotten, and read in `/proc` when their
 /// process is sampled.
@@ -98,8 +100,13 @@ pub const START_TOLERANCE_NS: u64 = 20_000_000;
 pub const IDENTITY_SETTLED_NS: u64 = 200_000_000;
 /// cgroups whose container is remembered for processes that are gone.
 pub const CGROUPS_MAX: usize = 4096;
-/// Foreign files known at once. Least recently used ones that no process maps go first.
+/// Foreign files known at once. Least recently used ones that no process maps go first; while all are mapped, code
+/// of further ones is anonymous, and counted.
 pub const FILES_MAX: usize = 16_384;
+/// Bytes of what is known of all of them, paths above all: 16,384 files with paths of 100 bytes have 22 MB.
+pub const FILES_BYTES_MAX: usize = 32 << 20;
+/// Time before room is looked for again, if all files are mapped, nanoseconds: 16,384 take 1 ms.
+pub const FILES_FULL_NS: u64 = 1_000_000_000;
 /// Descriptors of foreign files and of their debug files kept open for naming; the rest is opened again when needed. Half of the
 /// usual soft limit of 1,024 descriptors.
 pub const FILES_OPEN_MAX: usize = 512;

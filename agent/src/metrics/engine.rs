@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 19] = [
+const NOW: [Figure; 20] = [
     ("processes", "Process instances known", |counts| counts.processes.known),
     (
         "reported_mappings_bytes",
@@ -25,6 +25,7 @@ const NOW: [Figure; 19] = [
         |counts| counts.processes.reported_bytes,
     ),
     ("files", "Foreign files known", |counts| counts.files.known),
+    ("file_bytes", "Memory of what is known of foreign files", |counts| counts.files.bytes),
     ("files_open", "Descriptors of foreign files held", |counts| counts.files.open),
     ("file_looks_stuck", "Looks at files that do not answer", |counts| counts.looks.stuck),
     ("tables", "Unwind tables loaded", |counts| counts.tables.tables),
@@ -56,7 +57,7 @@ const NOW: [Figure; 19] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 59] = [
+const SINCE_START: [Figure; 61] = [
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost
@@ -160,6 +161,9 @@ const SINCE_START: [Figure; 59] = [
     }),
     ("table_cache_late", "Compiled tables that the disk did not give or take in time", |counts| {
         counts.cache.late
+    }),
+    ("files_refused", "Mappings whose file found no room: too many are mapped", |counts| {
+        counts.files.refused
     }),
     ("files_forgotten", "Foreign files forgotten to make room", |counts| counts.files.forgotten),
     ("files_unreadable", "Mapped files that could not be opened", |counts| counts.files.unreadable),

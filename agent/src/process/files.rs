@@ -5,6 +5,7 @@
 mod again;
 mod debug_file;
 mod inside;
+mod room;
 
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
 use super::looks::Look;
@@ -13,7 +14,9 @@ use crate::address::{AbsAddr, FileId, FileOffset};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::{ForeignFileError, ForeignFiles, Runtime};
 use crate::engine::OpenFiles;
-use crate::limits::{FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_MAX, FILES_OPEN_MAX};
+use crate::limits::{
+    FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_BYTES_MAX, FILES_MAX, FILES_OPEN_MAX,
+};
 use crate::normalize::MappedFile;
 use crate::path;
 use debug_file::DebugFile;
@@ -56,8 +59,12 @@ pub struct FileCounts {
     pub known: u64,
     /// Descriptors open now, with those of debug files.
     pub open: u64,
+    /// Bytes of what is known of them, about.
+    pub bytes: u64,
     /// Files that were forgotten to make room.
     pub forgotten: u64,
+    /// Mappings whose file was not taken in, because too many are mapped.
+    pub refused: u64,
     /// Mappings whose file could not be opened and was not known by its build id.
     pub unreadable: u64,
     /// Files that could be opened and not understood.
@@ -87,6 +94,10 @@ struct State {
     vdso: Option<(u64, Backing)>,
     counts: FileCounts,
     clock: u64,
+    /// Bytes of all entries.
+    bytes: usize,
+    /// No room is looked for before: all that is known is mapped.
+    full_until: MonotonicNs,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +117,8 @@ struct Entry {
     copy_bytes: u64,
     /// How often a library was looked for in this file and not found.
     searches: u8,
+    /// Length of its path.
+    path_bytes: usize,
     /// True for the vDSO: its descriptor is memory that nobody else has.
     pinned: bool,
     places: VecDeque<(Task, MapsEntry)>,
@@ -137,7 +150,7 @@ impl Files {
     pub fn counts(&self) -> FileCounts {
         let state = self.state();
         let (known, open) = (count(state.entries.len()), count(state.open()));
-        FileCounts { known, open, ..state.counts }
+        FileCounts { known, open, bytes: count(state.bytes), ..state.counts }
     }
 
     /// Finds what stands behind a mapping. Never fails: a file that cannot be read is a file without
@@ -187,13 +200,13 @@ impl Files {
                 entry.close();
             }
         }
-        state.make_room(FILES_MAX);
+        state.make_room(FILES_MAX, FILES_BYTES_MAX);
     }
 
     /// Forgets every file that nobody maps.
     #[cfg(test)]
     pub(crate) fn forget_unused(&self) {
-        self.state().make_room(0);
+        self.state().make_room(0, 0);
     }
 
     /// Closes every descriptor.
@@ -253,8 +266,14 @@ impl Files {
         path: &[u8],
     ) -> Backing {
         let key = Key::Opened(opened.identity, None);
-        if let Some(backing) = self.state().known(&key, place) {
-            return backing;
+        {
+            let mut state = self.state();
+            if let Some(backing) = state.known(&key, place) {
+                return backing;
+            }
+            if !state.has_room() {
+                return Backing::Anonymous;
+            }
         }
         // Reading takes its time: the lock is not held, and another thread may be at the same file.
         let facts = match self.foreign.inspect(&opened.descriptor) {
@@ -365,6 +384,9 @@ impl Files {
         {
             entry.pinned = true;
         }
+        if matches!(backing, Backing::Anonymous) && state.is_full() {
+            return None; // it is asked for again
+        }
         Some(state.vdso.insert((length, backing)).clone())
     }
 }
@@ -395,12 +417,19 @@ impl Entry {
         let places = place.map(|(task, mapping)| (task, mapping.clone())).into_iter().collect();
         let debug_file = DebugFile::NotLooked;
         let opened_at = MonotonicNs(0);
+        let reported = match &key {
+            Key::Reported(path, _) => path.len(),
+            Key::Opened(..) => 0,
+        };
+        let placed = place.map_or(0, |(_, mapping)| mapping.path.len());
+        let path_bytes = file.as_ref().map_or(0, |file| file.path.len()).max(reported).max(placed);
         Self {
             key,
             file,
             descriptor,
             copy_bytes: 0,
             searches: 0,
+            path_bytes,
             pinned: false,
             places,
             used: 0,
@@ -461,6 +490,9 @@ impl State {
         if let Some(backing) = self.known(&key, None) {
             return (backing, false);
         }
+        if !self.has_room() {
+            return (Backing::Anonymous, false);
+        }
         let Some(id) = self.new_id() else { return (Backing::Anonymous, false) };
         let file = Arc::new(MappedFile {
             id,
@@ -481,9 +513,8 @@ impl State {
         Some(entry.backing())
     }
 
-    /// Adds a file; `named` is its number and the build id that it may be found by.
+    /// Adds a file, for which there is room; `named` is its number and the build id that it may be found by.
     fn add(&mut self, mut entry: Entry, named: Option<(FileId, Option<BuildId>)>) {
-        self.make_room(FILES_MAX.saturating_sub(1));
         if entry.descriptor.is_some() {
             self.close_least_used(FILES_OPEN_MAX.saturating_sub(1));
         }
@@ -500,34 +531,8 @@ impl State {
         if let Some((build_id, file)) = build_id.zip(entry.file.as_ref()) {
             self.by_build_id.entry((build_id, file.path.clone())).or_insert(id);
         }
+        self.bytes = self.bytes.saturating_add(entry.bytes());
         self.entries.insert(id, entry);
-    }
-
-    /// Forgets least recently used files that nobody maps, a sixteenth at once, until `len_max` fit.
-    fn make_room(&mut self, len_max: usize) {
-        if self.entries.len() <= len_max {
-            return;
-        }
-        let mut unused: Vec<(u64, FileId)> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.unused())
-            .map(|(id, entry)| (entry.used, *id))
-            .collect();
-        unused.sort_unstable();
-        let excess = self.entries.len() - len_max + len_max / 16;
-        for (_, id) in unused.into_iter().take(excess) {
-            let Some(entry) = self.entries.remove(&id) else { continue };
-            self.by_key.remove(&entry.key);
-            if let Some(file) = entry.file
-                && let Some(build_id) = carried(&file).cloned()
-                && let key = (build_id, file.path.clone())
-                && self.by_build_id.get(&key) == Some(&id)
-            {
-                self.by_build_id.remove(&key);
-            }
-            self.counts.forgotten += 1;
-        }
     }
 
     /// Descriptors held, of files and of their debug files.

@@ -8,7 +8,7 @@ use super::reports::{Reported, Reports, Room};
 use crate::address::{Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{
-    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_PER_IMAGE_MAX, HELD_NS_MAX,
+    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_BYTES_MAX, GENERATIONS_PER_IMAGE_MAX, HELD_NS_MAX,
     IMAGES_PER_INSTANCE_MAX, MAPPINGS_REPLACED_MAX, MAPPINGS_TAKEN_IN_MAX,
     MAPS_READ_INTERVAL_NS_MIN,
 };
@@ -373,10 +373,28 @@ impl Image {
         set: Arc<MappingSet>,
         at: MonotonicNs,
     ) {
-        if self.published.len() >= GENERATIONS_PER_IMAGE_MAX {
+        self.forget_before(MonotonicNs(at.0.saturating_sub(EXIT_GRACE_NS)));
+        // The last one is kept whatever it takes: samples that were walked by it are on their way.
+        while self.published.len() > 1
+            && (self.published.len() >= GENERATIONS_PER_IMAGE_MAX
+                || self.published_bytes().saturating_add(set.bytes()) > GENERATIONS_BYTES_MAX)
+        {
             self.published.remove(0);
         }
         self.published.push(Published { generation, set, at });
+    }
+
+    /// Bytes of the mappings of all generations. Those that follow each other are often of one set.
+    fn published_bytes(&self) -> usize {
+        let mut last: Option<&Arc<MappingSet>> = None;
+        let mut bytes = 0;
+        for Published { set, .. } in &self.published {
+            if !last.is_some_and(|last| Arc::ptr_eq(last, set)) {
+                bytes += set.bytes();
+            }
+            last = Some(set);
+        }
+        bytes
     }
 
     /// Forgets generations, and what was mapped, before `time`.

@@ -112,6 +112,7 @@ impl MappingSet {
             let behind = covered.last().and_then(|old| old.part(new.end, AbsAddr(u64::MAX)));
             mappings.splice(from..to, before.into_iter().chain([new]).chain(behind));
         }
+        mappings.shrink_to_fit(); // it is kept for as long as the process lives
         let runtime = mappings.iter().filter_map(Mapping::interpreter).next();
         Self { mappings, runtime: runtime.unwrap_or(Runtime::Native) }
     }
@@ -128,6 +129,12 @@ impl MappingSet {
     #[must_use]
     pub fn mappings(&self) -> &[Mapping] {
         &self.mappings
+    }
+
+    /// Bytes that they take.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.mappings.capacity() * size_of::<Mapping>()
     }
 
     /// Who interprets code in this process.

@@ -85,6 +85,9 @@ impl Files {
                 state.counts.embedded_left_out += 1;
                 return None;
             }
+            if !state.has_room() {
+                return None;
+            }
         }
         let found = self.copy_inside(&opened.descriptor, file_offset);
         let mut state = self.state();

@@ -4,7 +4,10 @@ use super::{MS, Scene};
 use crate::address::{AbsAddr, Generation, Pid};
 use crate::bpf::ProcessEvent;
 use crate::clock::monotonic_now;
-use crate::limits::{EXIT_CHECK_INTERVAL_NS, PUBLISH_LATER_NS, REPORTED_BYTES_MAX};
+use crate::limits::{
+    EXIT_CHECK_INTERVAL_NS, FILES_BYTES_MAX, FILES_FULL_NS, FILES_MAX, GENERATIONS_BYTES_MAX,
+    PUBLISH_LATER_NS, REPORTED_BYTES_MAX,
+};
 use std::sync::atomic::Ordering;
 
 impl Scene {
@@ -132,4 +135,80 @@ fn threads_that_end_without_a_leader_cost_a_look_a_second() {
     scene.table.tidy(scene.at(2020).plus(EXIT_CHECK_INTERVAL_NS));
     assert_eq!(scene.table.counts().exits_found, 1);
     assert!(scene.table.live(Pid(50)).is_none());
+}
+
+#[test]
+fn mapped_files_are_bounded_too() {
+    let mut scene = Scene::new();
+    // Five processes map 4,000 files each, all of which stay mapped.
+    for pid in 50..55u32 {
+        scene.lives(pid, 0, "/bin/a", &[]);
+        scene.table.scan(Pid(pid));
+        let time = monotonic_now().since(scene.begin) / MS + 2;
+        for number in 0..4000 {
+            let path = format!("/lib/{pid}/{number}.so");
+            scene.mmap_without_id(time, pid, 0x10_0000 + 0x1000 * number, &path);
+        }
+        let set = scene.table.mappings(Pid(pid)).unwrap();
+        assert_eq!(set.mappings().len(), 4000);
+    }
+    let counts = scene.files.counts();
+    assert_eq!(counts.known, FILES_MAX as u64, "{counts:?}");
+    assert_eq!(counts.refused, 5 * 4000 - FILES_MAX as u64, "{counts:?}");
+    assert!(counts.bytes <= FILES_BYTES_MAX as u64, "{counts:?}");
+    // They are known again once there is room.
+    for pid in 51..55 {
+        scene.exit(100_000, pid, pid);
+        scene.dies(pid);
+    }
+    scene.table.apply(crate::bpf::ProcessEvent::Lost { count: 1 });
+    scene.table.tidy(monotonic_now().plus(200_000 * MS));
+    std::thread::sleep(std::time::Duration::from_nanos(FILES_FULL_NS));
+    scene.table.tidy(monotonic_now().plus(300_000 * MS));
+    scene.lives(60, 0, "/bin/b", &[(0x1000, "/bin/b")]);
+    scene.table.scan(Pid(60));
+    let set = scene.table.mappings(Pid(60)).unwrap();
+    assert!(set.mappings()[0].file.is_some());
+}
+
+#[test]
+fn long_paths_count_by_their_bytes() {
+    let mut scene = Scene::new();
+    scene.lives(50, 0, "/bin/a", &[]);
+    scene.table.scan(Pid(50));
+    let long = "x".repeat(200);
+    let time = monotonic_now().since(scene.begin) / MS + 2;
+    for pid in 50..54u32 {
+        scene.lives(pid, 0, "/bin/a", &[]);
+        scene.table.scan(Pid(pid));
+        for number in 0..4000 {
+            let path = format!("/{pid}/{number}/{long}");
+            scene.mmap_without_id(time, pid, 0x10_0000 + 0x1000 * number, &path);
+        }
+        assert!(scene.table.mappings(Pid(pid)).is_some());
+    }
+    let counts = scene.files.counts();
+    assert!(counts.known > 10_000 && counts.known < 16_000, "{counts:?}");
+    assert!(counts.bytes <= FILES_BYTES_MAX as u64 + 10_000 && counts.refused > 0, "{counts:?}");
+}
+
+#[test]
+fn generations_of_many_mappings_are_few() {
+    let mut scene = Scene::new();
+    scene.lives(50, 0, "/bin/a", &[]);
+    scene.table.scan(Pid(50));
+    let time = monotonic_now().since(scene.begin) / MS + 2;
+    for number in 0..8000 {
+        scene.mmap_without_id(time, 50, 0x10_0000 + 0x2000 * number, "//anon");
+    }
+    for generation in 1..=20u32 {
+        let start = 0x100 + u64::from(generation);
+        scene.mmap_without_id(time, 50, start * 0x1_0000_0000, "//anon");
+        let set = scene.table.mappings(Pid(50)).unwrap();
+        assert!(set.bytes() <= GENERATIONS_BYTES_MAX / 2 * 3, "{}", set.bytes());
+        scene.table.published(Pid(50), Generation(generation));
+    }
+    let image = scene.table.live(Pid(50)).unwrap().image();
+    let kept: Vec<u32> = (1..=20).filter(|&g| image.of_generation(Generation(g)).is_some()).collect();
+    assert!(kept.len() <= 3 && kept.ends_with(&[20]), "{kept:?}");
 }
