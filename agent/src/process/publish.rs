@@ -5,6 +5,7 @@ mod budget;
 mod pages;
 mod pauses;
 mod retry;
+mod waiting;
 mod waits;
 
 pub use waits::{WAIT_BUCKETS_NS, WaitCounts};
@@ -21,12 +22,12 @@ use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
 use agent_ebpf::{ProcessEntry, RuleKind, UnwindRule};
 use budget::{Budget, State};
-use hashbrown::{HashMap, HashSet};
 use pages::Pages;
 use pauses::Pauses;
 use retry::Retries;
 use std::sync::Arc;
 use std::time::Duration;
+use waiting::Waiting;
 use waits::Waits;
 
 /// First address that no process can map, with five-level paging.
@@ -151,7 +152,7 @@ pub struct Publisher {
     perf_maps: Option<Arc<PerfMaps>>,
     budget: Budget,
     /// Who waits for a table that is being made.
-    waiting: HashMap<FileId, HashSet<Pid>>,
+    waiting: Waiting,
     retries: Retries,
     pauses: Pauses,
     pages: Pages,
@@ -168,7 +169,7 @@ impl Publisher {
             perf_maps,
             compilers,
             budget: Budget::new(chunks_in(bytes_max)),
-            waiting: HashMap::new(),
+            waiting: Waiting::default(),
             retries: Retries::default(),
             pauses: Pauses::default(),
             pages: Pages::default(),
@@ -232,9 +233,7 @@ impl Publisher {
     /// the wait for it is measured.
     pub fn missed(&mut self, pid: Pid, time: MonotonicNs) {
         if self.waits.begin(pid, time) {
-            let waits =
-                |(file, pids): (&FileId, &HashSet<Pid>)| pids.contains(&pid).then_some(*file);
-            let files: Vec<FileId> = self.waiting.iter().filter_map(waits).collect();
+            let files = self.waiting.files(pid);
             if !files.is_empty() {
                 self.compilers.hurry(&files);
             }
@@ -280,9 +279,7 @@ impl Publisher {
             self.pages.forget(pid);
             self.waits.forget(pid);
             // A table may never come, and processes begin and end meanwhile.
-            for waiting in self.waiting.values_mut() {
-                waiting.remove(&pid);
-            }
+            self.waiting.forget(pid);
             if let Err(error) = kernel.remove_process(pid) {
                 tracing::debug!(%error, pid = pid.0, "process not removed");
             }
@@ -414,7 +411,7 @@ impl Publisher {
             State::Loaded(id) => MappingUnwind::Table(id),
             State::Pending => {
                 if let Some(pid) = pid {
-                    self.waiting.entry(file.id).or_default().insert(pid);
+                    self.waiting.add(file.id, pid);
                 }
                 MappingUnwind::Pending
             }

@@ -238,6 +238,7 @@ impl ProcessTable {
         if files.is_empty() {
             return;
         }
+        let files: HashSet<FileId> = files.iter().copied().collect();
         let maps_one = |instance: &Instance| {
             let mappings = instance.images.last().map_or(&[][..], |image| image.set.mappings());
             let mut mapped = mappings.iter().filter_map(|mapping| mapping.file.as_ref());

@@ -300,7 +300,7 @@ impl Publisher {
     /// The table of a file is in this state now: who waits for it is published again.
     fn arrived(&mut self, file: FileId, state: State, processes: &mut ProcessTable) {
         let Some(table) = self.budget.files.get_mut(&file) else {
-            self.waiting.remove(&file);
+            drop(self.waiting.end(file));
             return;
         };
         table.state = state;
@@ -308,7 +308,7 @@ impl Publisher {
             return;
         }
         let returning = std::mem::take(&mut table.returning);
-        let pids = self.waiting.remove(&file).unwrap_or_default();
+        let pids = self.waiting.end(file);
         let pids: Vec<_> = pids.into_iter().collect();
         if let State::Loaded(id) = state
             && let Some(table) = self.budget.loaded.get(&id)

@@ -256,13 +256,13 @@ fn who_waits_for_a_table_is_noted_once() {
         scene.publisher.walk_mappings(&set, process, false);
     }
     let file = scene.file(50);
-    assert_eq!(scene.publisher.waiting[&file].len(), 2);
+    assert_eq!(scene.publisher.waiting.pids(file), 2);
     // Whoever ends does not wait: the file may never answer. Before anything is taken out of the threads.
     scene.host.processes().remove(&Pid(50));
     let (pid, tid, time) = (Pid(50), Tid(50), monotonic_now());
     scene.table.apply(ProcessEvent::Exit { pid, tid, time });
     scene.publisher.forget_ended(&mut scene.table, &mut scene.kernel);
-    assert_eq!(scene.publisher.waiting[&file].len(), 1);
+    assert_eq!(scene.publisher.waiting.pids(file), 1);
     scene.settle();
     assert_eq!(scene.shown(51), "1000-2000 t1");
     assert!(scene.publisher.waiting.is_empty());

@@ -71,10 +71,12 @@ fn reports_without_room_are_read_when_they_are_needed() {
     scene.lives(60, 13, "/bin/b", &[(0x1000, "/bin/b")]);
     scene.fork(13, 1, 60, 60);
     scene.exec(14, 60, "b");
-    scene.mmap(15, 60, 0x1000, &format!("/{}", "y".repeat(15)));
-    scene.mmap_without_id(15, 60, 0x1000, &format!("/{}", "y".repeat(4000)));
+    scene.mmap_without_id(15, 60, 0x1000, &format!("/{}", "y".repeat(4050)));
     let forgotten = scene.table.counts().reports_forgotten;
     assert!(forgotten > counts.reports_forgotten);
+    while monotonic_now() < scene.at(20) {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     scene.table.unknown(Pid(60), None, scene.at(2000));
     assert!(scene.table.mappings(Pid(60)).is_some());
     scene.table.published(Pid(60), Generation(7));
@@ -161,7 +163,7 @@ fn mapped_files_are_bounded_too() {
         scene.exit(100_000, pid, pid);
         scene.dies(pid);
     }
-    scene.table.apply(crate::bpf::ProcessEvent::Lost { count: 1 });
+    scene.table.apply(ProcessEvent::Lost { count: 1 });
     scene.table.tidy(monotonic_now().plus(200_000 * MS));
     std::thread::sleep(std::time::Duration::from_nanos(FILES_FULL_NS));
     scene.table.tidy(monotonic_now().plus(300_000 * MS));
@@ -174,13 +176,11 @@ fn mapped_files_are_bounded_too() {
 #[test]
 fn long_paths_count_by_their_bytes() {
     let mut scene = Scene::new();
-    scene.lives(50, 0, "/bin/a", &[]);
-    scene.table.scan(Pid(50));
-    let long = "x".repeat(200);
-    let time = monotonic_now().since(scene.begin) / MS + 2;
+    let long = "x".repeat(300);
     for pid in 50..54u32 {
         scene.lives(pid, 0, "/bin/a", &[]);
         scene.table.scan(Pid(pid));
+        let time = monotonic_now().since(scene.begin) / MS + 2;
         for number in 0..4000 {
             let path = format!("/{pid}/{number}/{long}");
             scene.mmap_without_id(time, pid, 0x10_0000 + 0x1000 * number, &path);
@@ -209,6 +209,30 @@ fn generations_of_many_mappings_are_few() {
         scene.table.published(Pid(50), Generation(generation));
     }
     let image = scene.table.live(Pid(50)).unwrap().image();
-    let kept: Vec<u32> = (1..=20).filter(|&g| image.of_generation(Generation(g)).is_some()).collect();
+    let kept: Vec<u32> =
+        (1..=20).filter(|&g| image.of_generation(Generation(g)).is_some()).collect();
     assert!(kept.len() <= 3 && kept.ends_with(&[20]), "{kept:?}");
+}
+
+#[test]
+fn evicted_files_are_found_among_many_mappings() {
+    let mut scene = Scene::new();
+    let mappings: Vec<(u64, String)> =
+        (0..200).map(|number| (0x10_0000 * (number + 1), format!("/lib/{number}.so"))).collect();
+    for pid in 1..=500 {
+        scene.lives(pid, 0, "/bin/a", &[]);
+        scene.host.processes().get_mut(&Pid(pid)).unwrap().mappings = mappings.clone();
+        scene.table.scan(Pid(pid));
+    }
+    drop(scene.table.take_dirty());
+    let set = scene.table.mappings(Pid(1)).unwrap();
+    let mapped = set.mappings()[199].file.as_ref().unwrap().id;
+    let others: Vec<_> = (1_000_000..1_016_384).map(crate::address::FileId).collect();
+    let begin = std::time::Instant::now();
+    scene.table.mark_dirty_by_file(&others);
+    assert_eq!(scene.table.take_dirty(), []);
+    // Each mapping against each file would be 1.6 thousand million comparisons.
+    assert!(begin.elapsed() < std::time::Duration::from_millis(200), "{:?}", begin.elapsed());
+    scene.table.mark_dirty_by_file(&[mapped]);
+    assert_eq!(scene.table.take_dirty().len(), 500);
 }
