@@ -1,6 +1,14 @@
 //! Every limit of the agent's user-space half, with its unit and its reason. Limits of the kernel side
 //! are in `agent_ebpf::limits`.
 
+mod bpf;
+mod export;
+mod waits;
+
+pub use bpf::*;
+pub use export::*;
+pub use waits::*;
+
 use std::time::Duration;
 
 // aggregate: one window.
@@ -29,20 +37,6 @@ pub const NAMING_RECORDING_NS_MAX: u64 = 30_000_000_000;
 pub const NAMING_SLOW_NS: u64 = 250_000_000;
 /// Files that are remembered as such.
 pub const NAMING_SLOW_FILES_MAX: usize = 4096;
-
-// record
-
-/// Observations in one recording, 8 bytes each: an hour at 99 Hz on 94 busy CPUs. Further ones are
-/// counted as dropped.
-pub const RECORD_OBSERVATIONS_MAX: u64 = 32 << 20;
-/// Distinct stacks in one recording.
-pub const RECORD_STACKS_MAX: usize = 1 << 20;
-/// Distinct locations in one recording.
-pub const RECORD_LOCATIONS_MAX: usize = 1 << 20;
-/// Length of a recording that has neither a duration nor a command.
-pub const RECORD_DURATION_DEFAULT: Duration = Duration::from_secs(10);
-/// Length of one recording.
-pub const RECORD_DURATION_MAX: Duration = Duration::from_secs(24 * 3600);
 
 // process, normalize, engine, symbolize::kernel
 
@@ -337,57 +331,6 @@ pub const HELD_SAMPLES_MAX: usize = 1024;
 /// Bytes of their stacks.
 pub const HELD_BYTES_MAX: usize = 8 << 20;
 
-// export: requests and their queue.
-
-/// Uncompressed bytes of one request: receivers refuse messages of more than 4 MiB by default (gRPC's
-/// own default in every language).
-pub const EXPORT_REQUEST_BYTES_MAX: usize = 3_500 * 1024;
-/// Bytes of one string on the wire (names, paths): longer ones are cut. C++ names above 4 KiB exist and
-/// nobody reads their ends.
-pub const EXPORT_STRING_BYTES_MAX: usize = 4096;
-/// Timestamps in one sample: 1 MiB, so that a sample fits into a request.
-pub const EXPORT_TIMESTAMPS_PER_SAMPLE_MAX: usize = 131_072;
-/// Uncompressed bytes that wait for the collector, at most: about an hour of a busy host.
-pub const EXPORT_QUEUE_BYTES_MAX: usize = 64 << 20;
-/// Age of a waiting request, at most: what is older than the receiver's usual window for late data is
-/// refused anyway.
-pub const EXPORT_QUEUE_AGE_MAX: Duration = Duration::from_secs(3600);
-/// Wait before the second attempt.
-pub const EXPORT_BACKOFF_FIRST: Duration = Duration::from_millis(500);
-/// Longest wait between attempts that we choose ourselves.
-pub const EXPORT_BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// Longest wait that a receiver may ask for.
-pub const EXPORT_RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
-/// Wait for one answer. Collectors sync to disk before they answer; 2.6 s is a peer's median.
-pub const EXPORT_REQUEST_WAIT_MAX: Duration = Duration::from_secs(15);
-/// Bytes of one answer: a count and a message for people.
-pub const EXPORT_ANSWER_BYTES_MAX: usize = 64 << 10;
-/// zstd level of requests. Measured on windows of 5 s of C, Python, Node.js and Java alone (11 KiB): 28.8 bytes a
-/// sample and 0.1 ms at level 7, 27.3 and 1 ms at 15; beside a Rust compiler (52 KiB) 92 and 1.2 ms at 7, 89 and
-/// 8 ms at 15. A millisecond a window is a twelfth of what the agent may use.
-pub const EXPORT_ZSTD_LEVEL: i32 = 7;
-/// Times of samples are written in steps of so many nanoseconds. Steps of a millisecond would take another 0.1
-/// bytes off a sample.
-pub const EXPORT_TIME_STEP_NS: u64 = 1 << 16;
-/// Wait for a connection.
-pub const EXPORT_CONNECT_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Time between keep-alive pings while a request waits for its answer.
-pub const EXPORT_KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// Time given to the queue when the agent ends.
-pub const EXPORT_FINISH_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Distinct refusals that are logged.
-pub const EXPORT_REASONS_MAX: usize = 16;
-
-/// Threads of the runtime that sends: one request is on its way at a time, the other serves metrics.
-pub const RUNTIME_THREADS: usize = 2;
-
-// metrics
-
-/// Connections to the metrics endpoint at once: a scraper or two, and a person.
-pub const METRICS_CONNECTIONS_MAX: usize = 8;
-/// Wait for the header of a request.
-pub const METRICS_HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
-
 // --- elf, unwind, symbolize: foreign files. What a hostile or huge file can cost. ---
 
 /// Program headers of one file. The largest count seen is 15.
@@ -643,63 +586,3 @@ pub const DEBUG_INFO_IDLE_SECONDS: u64 = 60;
 pub const DEBUG_INFO_WAIT_MS_MAX: u64 = 3000;
 /// Inlined functions at one address; deeper chains are cut at the outer end.
 pub const INLINED_FUNCTIONS_MAX: usize = 128;
-
-// probes: where code of others is probed.
-
-/// Bytes of the names of one Go program that are searched: the largest seen, of 144 MB of tables, have 30 MB.
-pub const GO_NAMES_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a function that is read for its calls and returns: Go's semaphores have about 100, glibc's locks 2,000.
-pub const PROBED_FUNCTION_BYTES_MAX: u64 = 16 << 10;
-/// Returns of a function that is probed: those of Go's semaphores have one.
-pub const PROBED_RETURNS_MAX: usize = 4;
-
-/// Go programs that are probed at one time, three functions each: a host that runs as many has other cares.
-pub const PROBED_FILES_MAX: usize = 1024;
-/// Programs that wait to be probed; the rest is asked again when the window ends.
-pub const PROBE_ORDERS_MAX: usize = 256;
-
-/// Calls of a probed function by which the cost of a probe is measured: 20 to 50 ms at the start.
-pub const PROBE_COST_CALLS: u32 = 500;
-/// Share of all CPUs that probes may cost whoever meets them: one in 400. What costs more is left alone for a while.
-pub const PROBE_SHARE_MAX: u64 = 400;
-/// For so long, in windows: a minute.
-pub const PROBE_PAUSE_WINDOWS: u32 = 12;
-
-// waits: what a wait is for.
-
-/// Functions of a stack that are looked at, from its leaf on: a JVM's monitor stands 10 above the kernel.
-pub const WAIT_FRAMES_MAX: usize = 32;
-
-// bpf: the border to the kernel.
-
-/// Highest sampling frequency, per CPU and second: 999 keeps clear of 1,000, which runs in step with
-/// every millisecond timer of the host.
-pub const FREQUENCY_HZ_MAX: u32 = 999;
-/// Pages of each CPU's lifecycle ring (128 KiB of 4 KiB pages; the kernel wants a power of two). An exec
-/// writes about 1.5 KiB, so that a CPU may run 80 of them between two looks of the reader.
-pub const LIFECYCLE_PAGES: usize = 32;
-/// The reader is woken when a lifecycle ring holds more than this, in bytes: a quarter of it.
-pub const LIFECYCLE_WAKE_BYTES: u32 = 32 << 10;
-/// How long a record is held back so that an earlier one of another CPU goes first, in nanoseconds: a
-/// sample is stamped when its run begins, and a run takes at most 0.5 ms and its record's copy.
-pub const ORDER_SLACK_NS: u64 = 1_000_000;
-/// Readings of the program's counters until every CPU is met between two runs: each takes a few
-/// microseconds, a run about 15.
-pub const COUNTER_READINGS_MAX: usize = 32;
-/// Threads whose waits are known at once: what the kernel side holds.
-pub const WAIT_THREADS_MAX: usize = agent_ebpf::limits::THREADS_MAX;
-/// Waits of one thread whose stack was taken in one window: five seconds of all that its CPU sends, doubled
-/// because it may move.
-pub const WAITS_PER_THREAD_MAX: usize = 4096;
-/// Windows after which a thread is forgotten that the kernel side knows no more: a reading can miss one.
-pub const READINGS_WITHOUT_THREAD_MAX: u64 = 3;
-/// Distinct waits (process, thread, stack, reason) in one window; about 100 bytes each.
-pub const WINDOW_WAITS_MAX: usize = 262_144;
-/// Threads whose sums of waits are read in one call: a bucket of the kernel's map must fit, and 200 KiB are
-/// soon copied.
-pub const THREADS_PER_READING: usize = 1024;
-/// Polls until the records of all waits have come that the reading of the threads knows of: one after
-/// [`ORDER_SLACK_NS`] is enough, unless the rings are full.
-pub const READING_POLLS_MAX: usize = 16;
-/// Records taken from the kernel in one poll; the rest waits in the rings, whose losses are counted.
-pub const POLL_RECORDS_MAX: usize = 65_536;

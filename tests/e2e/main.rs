@@ -7,6 +7,7 @@
 
 mod jit;
 mod ledger;
+mod locks;
 mod off_cpu;
 mod on_cpu;
 mod perf;

@@ -35,6 +35,7 @@ pub mod swarm;
 pub mod usage;
 pub mod wait_observation;
 pub mod waits;
+pub mod ways;
 pub mod workload;
 
 pub use agent::Agent;

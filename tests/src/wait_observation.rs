@@ -19,8 +19,14 @@ pub struct WaitObservation {
     pub pid: u32,
     /// `thread.id`.
     pub tid: i64,
+    /// `thread.name`.
+    pub thread: String,
     /// `off_cpu.reason`; empty if it was not sent.
     pub reason: String,
+    /// `lock.kind`; empty if it was not sent.
+    pub lock_kind: String,
+    /// `lock.address`; empty if it was not sent.
+    pub lock_address: String,
     /// First instant of its window, Unix nanoseconds.
     pub window_ns: u64,
     /// Leaf first.
@@ -46,6 +52,19 @@ impl WaitObservation {
         self.frames
             .iter()
             .any(|frame| frame.functions.iter().any(|it| it == "[unwind: not sampled]"))
+    }
+
+    /// True if it is time in waits for locks, in nanoseconds.
+    #[must_use]
+    pub fn is_lock(&self) -> bool {
+        self.kind == "lock" && self.unit == "nanoseconds"
+    }
+
+    /// The stack for a failure's message, leaf first.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        let names = self.frames.iter().map(|frame| frame.functions.join("+"));
+        names.collect::<Vec<_>>().join("<")
     }
 
     /// True if the stack ends at its root: no marker says that something is missing.
@@ -86,10 +105,10 @@ pub fn waits(requests: &[Vec<u8>]) -> Vec<WaitObservation> {
                             Some(Value::IntValue(tid)) => tid,
                             _ => 0,
                         },
-                        reason: match attribute("off_cpu.reason") {
-                            Some(Value::StringValue(reason)) => reason,
-                            _ => String::new(),
-                        },
+                        thread: text_of(attribute("thread.name")),
+                        reason: text_of(attribute("off_cpu.reason")),
+                        lock_kind: text_of(attribute("lock.kind")),
+                        lock_address: text_of(attribute("lock.address")),
                         window_ns: profile.time_unix_nano,
                         frames: tables.stack(sample.stack_index),
                     });
@@ -98,4 +117,11 @@ pub fn waits(requests: &[Vec<u8>]) -> Vec<WaitObservation> {
         }
     }
     all
+}
+
+fn text_of(value: Option<Value>) -> String {
+    match value {
+        Some(Value::StringValue(text)) => text,
+        _ => String::new(),
+    }
 }

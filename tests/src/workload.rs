@@ -204,6 +204,12 @@ pub fn go_program(source_name: &str, name: &str) -> Option<PathBuf> {
     go(source_name, name, &[])
 }
 
+/// The same without symbols.
+#[must_use]
+pub fn go_stripped(source_name: &str, name: &str) -> Option<PathBuf> {
+    go(source_name, name, &["-ldflags=-s -w"])
+}
+
 fn go(source_name: &str, name: &str, flags: &[&str]) -> Option<PathBuf> {
     let go = need::tool("VESTA_GO", "go")?;
     let out = out(name);

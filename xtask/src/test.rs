@@ -311,7 +311,11 @@ impl Tools {
             ),
             ("VESTA_OPENSSL", || setup::program("openssl", "openssl", "its assembly"), &["stacks"]),
             ("VESTA_GDB", || setup::program("gdb", "gdb", "the depth of deep stacks"), &["stacks"]),
-            ("VESTA_MUSL_CC", || setup::program("musl-gcc", "musl-tools", "musl"), &["stacks"]),
+            (
+                "VESTA_MUSL_CC",
+                || setup::program("musl-gcc", "musl-tools", "musl"),
+                &["stacks", "locks"],
+            ),
             ("VESTA_LLD", || setup::program("ld.lld", "lld", "linking by lld"), &["stacks"]),
             (
                 "VESTA_GOLD",
@@ -340,7 +344,7 @@ impl Tools {
                 || setup::program("node", "nodejs", "the browser test"),
                 &["browser", "host"],
             ),
-            ("VESTA_JAVA", java, &["host"]),
+            ("VESTA_JAVA", java, &["host", "locks"]),
             ("VESTA_PERL", || setup::program("perl", "perl", HOST), &["host"]),
             ("VESTA_PYTHON3", || setup::program("python3", "python3", HOST), &["host"]),
             ("VESTA_OTELCOL", setup::opentelemetry_collector, &["otel_collector"]),

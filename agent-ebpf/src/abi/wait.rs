@@ -20,6 +20,8 @@ pub enum WaitClass {
     PageFault = 5,
     /// Nothing: another thread has the CPU.
     Preempted = 6,
+    /// A lock, by a goroutine whose thread does other work meanwhile: told by probes, never by a switch.
+    Goroutine = 7,
 }
 
 /// Places of a thread's waits that are told apart; a power of two, because the programs mask the index.
@@ -29,7 +31,7 @@ pub const WAIT_CLASSES: usize = 8;
 
 impl WaitClass {
     /// Every class, in the order of its number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Other,
         Self::Sleep,
         Self::Io,
@@ -37,6 +39,7 @@ impl WaitClass {
         Self::Futex,
         Self::PageFault,
         Self::Preempted,
+        Self::Goroutine,
     ];
 
     /// The class with this number, if there is one.

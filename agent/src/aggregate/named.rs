@@ -7,7 +7,7 @@ use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
 use crate::normalize::{KernelRegion, MappedFile, Marker, ProcessIdentity, ProcessKey};
 use crate::symbolize::UnnamedReason;
-use crate::waits::Wait;
+use crate::waits::{Wait, WaitReason};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -101,8 +101,18 @@ pub struct FoldedWait {
     pub stack: StackIndex,
     /// What for.
     pub told: Wait,
+    /// A goroutine waited, and its thread did other work: it is no time off the CPU.
+    pub goroutine: bool,
     /// How long, and how many waits ended.
     pub sum: WaitSum,
+}
+
+impl FoldedWait {
+    /// True if it is time off the CPU that nobody took away.
+    #[must_use]
+    pub fn is_off_cpu(&self) -> bool {
+        self.told.reason != WaitReason::Preempted && !self.goroutine
+    }
 }
 
 /// The samples of one process instance.

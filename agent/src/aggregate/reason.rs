@@ -1,6 +1,7 @@
 //! What a wait is for: what is known of it, put before `waits`.
 
 use super::named::{Code, Location};
+use crate::address::AbsAddr;
 use crate::normalize::MappedFile;
 use crate::path::file_name;
 use crate::waits::{self, Machine, SystemCall, Wait, WaitFrame, WaitReason};
@@ -13,13 +14,39 @@ pub(super) fn tell<'a>(
     class: WaitClass,
     facts: Option<WaitFacts>,
     stack: impl Iterator<Item = &'a Location>,
-    files: &[Arc<MappedFile>],
+    files: &'a [Arc<MappedFile>],
 ) -> Wait {
     let Some(facts) = facts else { return Wait { reason: of_class(class), lock: None } };
+    if class == WaitClass::Goroutine {
+        let (_, user) = functions(stack, files);
+        let lock = waits::lock_of(&user, AbsAddr(facts.arguments[0]));
+        let reason = if lock.is_some() { WaitReason::Lock } else { WaitReason::Park };
+        return Wait { reason, lock };
+    }
     if class == WaitClass::Other && !is_other(facts.syscall) {
         // A number of another machine's, or a thread that a debugger stopped.
         return Wait { reason: WaitReason::Other, lock: None };
     }
+    let (kernel, user) = functions(stack, files);
+    let WaitFacts { syscall, arguments: [first, second, third, _], .. } = facts;
+    let arguments = [first, second, third];
+    waits::tell(&waits::WaitFacts {
+        system_call: (syscall != u64::MAX).then_some(SystemCall {
+            machine: Machine::THIS,
+            number: syscall,
+            arguments,
+        }),
+        preempted: class == WaitClass::Preempted,
+        kernel: &kernel,
+        user: &user,
+    })
+}
+
+/// The functions of the kernel and of the user, leaf first.
+fn functions<'a>(
+    stack: impl Iterator<Item = &'a Location>,
+    files: &'a [Arc<MappedFile>],
+) -> (Vec<&'a str>, Vec<WaitFrame<'a>>) {
     let (mut kernel, mut user) = (Vec::new(), Vec::new());
     for location in stack {
         let functions = location.lines.iter().map(|line| line.function.as_str());
@@ -38,18 +65,7 @@ pub(super) fn tell<'a>(
             Code::Marker(_) => {}
         }
     }
-    let WaitFacts { syscall, arguments: [first, second, third, _], .. } = facts;
-    let arguments = [first, second, third];
-    waits::tell(&waits::WaitFacts {
-        system_call: (syscall != u64::MAX).then_some(SystemCall {
-            machine: Machine::THIS,
-            number: syscall,
-            arguments,
-        }),
-        preempted: class == WaitClass::Preempted,
-        kernel: &kernel,
-        user: &user,
-    })
+    (kernel, user)
 }
 
 /// True for a system call that has no class of its own.
@@ -64,7 +80,7 @@ const fn of_class(class: WaitClass) -> WaitReason {
         WaitClass::Sleep => WaitReason::Sleep,
         WaitClass::Io => WaitReason::Io,
         WaitClass::Poll => WaitReason::Poll,
-        WaitClass::Futex => WaitReason::Futex,
+        WaitClass::Futex | WaitClass::Goroutine => WaitReason::Futex,
         WaitClass::PageFault => WaitReason::PageFault,
         WaitClass::Preempted => WaitReason::Preempted,
     }

@@ -40,7 +40,7 @@ impl WaitKey {
     ) -> Self {
         let facts = facts.map(|facts| match class {
             WaitClass::Preempted => KeyFacts::default(),
-            WaitClass::Futex => {
+            WaitClass::Futex | WaitClass::Goroutine => {
                 let &WaitFacts { syscall, arguments, .. } = facts;
                 let [word, operation, value, _] = arguments;
                 KeyFacts { syscall, arguments: [word, operation, value] }
@@ -124,14 +124,15 @@ impl OpenWaits {
         (stacks, locations, files): NamedStacks<'_>,
         places: &[u32],
     ) {
-        type NamedKey = (u32, Tid, u32, u32, Wait);
+        type NamedKey = (u32, Tid, u32, u32, Wait, bool);
         let mut known: HashMap<NamedKey, usize> = HashMap::with_capacity(self.folded.len());
         for (key, sum) in self.folded {
             let stack = places[key.stack as usize];
             let frames = stacks[stack as usize].iter().map(|at| &locations[at.0 as usize]);
             let told = reason::tell(key.class, key.facts(), frames, files);
             let waits = &mut processes[key.process as usize].waits;
-            let named = (key.process, key.tid, key.thread_name, stack, told);
+            let goroutine = key.class == WaitClass::Goroutine;
+            let named = (key.process, key.tid, key.thread_name, stack, told, goroutine);
             let place = *known.entry(named).or_insert(waits.len());
             match waits.get_mut(place) {
                 Some(wait) => wait.sum.add(sum),
@@ -140,6 +141,7 @@ impl OpenWaits {
                     thread_name: Arc::clone(&thread_names[key.thread_name as usize]),
                     stack: StackIndex(stack),
                     told,
+                    goroutine,
                     sum,
                 }),
             }

@@ -2,7 +2,7 @@
 
 use crate::address::{Generation, Pid};
 use crate::bpf::{
-    BpfError, Record, Sampler, Statistics, TableId, Tables, ThreadReading, WalkMapping,
+    BpfError, LockProbes, Record, Sampler, Statistics, TableId, Tables, ThreadReading, WalkMapping,
 };
 use crate::clock::MonotonicNs;
 use crate::process::publish::{WalkTableError, WalkTables};
@@ -50,6 +50,11 @@ pub trait Sampling {
         Ok(())
     }
 
+    /// What attaches to the locks of Go programs, where the kernel takes it.
+    fn lock_probes(&self) -> Option<LockProbes> {
+        None
+    }
+
     /// Kernel memory of fixed size, bytes.
     fn map_bytes(&self) -> u64;
 }
@@ -81,6 +86,10 @@ impl Sampling for Sampler {
 
     fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
         Self::threads(self, each)
+    }
+
+    fn lock_probes(&self) -> Option<LockProbes> {
+        Self::lock_probes(self)
     }
 
     fn map_bytes(&self) -> u64 {

@@ -190,6 +190,7 @@ fn run_first(
         pid_filter: (!options.pids.is_empty()).then(|| options.pids.clone()),
         table_bytes_max: options.table_bytes_max,
         off_cpu: options.off_cpu,
+        go_locks: options.off_cpu,
         ..bpf::Options::default()
     })?;
     if let Some(error) = sampler.waits_refused() {

@@ -1,5 +1,7 @@
 //! The loop itself: existing processes first, then records as they come, a window every few seconds.
 
+use self::locks::{GoLockCounts, GoLocks};
+use self::needs::Needs;
 use super::held::{Held, HeldCounts};
 use super::kernel_side::Sampling;
 use super::off_cpu::{OffCpu, OffCpuCounts};
@@ -7,7 +9,7 @@ use super::walked::{Published, walk_on};
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
-use crate::address::{FileId, Pid, Tid};
+use crate::address::Tid;
 use crate::aggregate::Window;
 use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
@@ -26,8 +28,8 @@ use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
-use agent_ebpf::{Counters, Outcome, WaitCounters};
-use hashbrown::{HashMap, HashSet};
+use agent_ebpf::{Counters, WaitCounters};
+use hashbrown::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +49,8 @@ pub struct EngineCounts {
     pub tables: PublishCounts,
     /// Threads that wait.
     pub off_cpu: OffCpuCounts,
+    /// Locks of Go.
+    pub locks: GoLockCounts,
     /// What the programs of waits counted, when the last window ended.
     pub waits: WaitCounters,
     /// Perf maps.
@@ -73,6 +77,7 @@ pub struct Engine {
     host: Arc<dyn Host>,
     files: Arc<Files>,
     looks: Arc<Looks>,
+    locks: GoLocks,
     cache: Option<Arc<TableCache>>,
     sampler: Box<dyn Sampling>,
     tables: Box<dyn WalkTables>,
@@ -84,17 +89,6 @@ pub struct Engine {
     /// What was told of waits when the last window ended.
     waits_before: OffCpuCounts,
     window_end: MonotonicNs,
-}
-
-/// What records say of the tables, for the publisher.
-#[derive(Debug, Default)]
-struct Needs {
-    /// Files that stacks went through, and when last.
-    used: HashMap<FileId, MonotonicNs>,
-    /// Files whose table a stack met and did not find.
-    wanted: HashSet<FileId>,
-    /// Processes with a stack that could not be walked, since when.
-    missed: Vec<(Pid, MonotonicNs)>,
 }
 
 /// Where records go: apart from the sampler that hands them out.
@@ -162,6 +156,7 @@ impl Engine {
             },
             options: options.clone(),
             host,
+            locks: GoLocks::start(sampler.as_ref(), &files),
             files,
             looks,
             cache,
@@ -191,6 +186,7 @@ impl Engine {
             tables: self.publisher.counts(),
             stacks: self.intake.held.counts(),
             off_cpu: self.intake.off_cpu.counts(),
+            locks: self.locks.counts(&self.before),
             waits: self.before.waits.unwrap_or_default(),
             unwanted: self.intake.unwanted,
             received: self.intake.received,
@@ -290,6 +286,7 @@ impl Engine {
                 self.intake.processes.mark_dirty(pid);
             }
             self.state_needs();
+            self.locks.look(&self.files);
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
             self.tables.records_known_until(self.sampler.complete_until());
             self.walk_held(MonotonicNs(0));
@@ -397,37 +394,12 @@ impl Engine {
         let files: Arc<dyn OpenFiles> = Arc::clone(&self.files) as _;
         sink.window(sealed, &files);
         self.open_window(end);
+        let window_ns = nanoseconds(self.options.window);
+        self.locks.seal(&self.files, (&before, &self.before), window_ns);
         self.files.tidy();
         let again = self.publisher.tidy(self.tables.as_mut());
         self.intake.processes.mark_dirty_by_file(&again);
         Ok(())
-    }
-}
-
-impl Needs {
-    /// What one sample says.
-    fn state(&mut self, sample: &RawSample, frames: &[Frame], processes: &ProcessTable) {
-        let mut last = None;
-        let native = frames.iter().filter_map(|frame| match frame {
-            Frame::Native { file, .. } => Some(file.id),
-            _ => None,
-        });
-        for file in native {
-            // Neighbours are mostly of one file.
-            if last != Some(file) {
-                self.used.insert(file, sample.time);
-                last = Some(file);
-            }
-        }
-        match sample.outcome {
-            Outcome::TablePending => self.wanted.extend(last),
-            Outcome::ProcessUnknown | Outcome::MappingUnknown => {}
-            _ => return,
-        }
-        // What was published since the walk is not missing any more.
-        if processes.is_behind(sample.pid, sample.time) {
-            self.missed.push((sample.pid, sample.time));
-        }
     }
 }
 
@@ -445,8 +417,7 @@ impl Intake {
                     self.needs.missed.push((pid, time));
                 }
             }
-            // Nobody attaches yet.
-            Record::LockWait(_) => {}
+            Record::LockWait(wait) => self.lock_wait(&wait),
             Record::Inherited { pid, entry, time } => self.processes.inherited(pid, entry, time),
             Record::Process(ProcessEvent::KernelSymbol { time, event }) => {
                 if let Some(regions) = &self.kernel_regions {
@@ -593,6 +564,8 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+mod locks;
+mod needs;
 mod waits;
 
 #[cfg(test)]

@@ -17,7 +17,10 @@ use std::time::Duration;
 pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 20] = [
+const NOW: [Figure; 21] = [
+    ("go_programs_probed", "Go programs whose locks are probed", |counts| {
+        counts.locks.probes.programs
+    }),
     ("processes", "Process instances known", |counts| counts.processes.known),
     (
         "reported_mappings_bytes",
@@ -57,7 +60,20 @@ const NOW: [Figure; 20] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 61] = [
+const SINCE_START: [Figure; 65] = [
+    ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
+        counts.locks.probes.failed
+    }),
+    ("lock_probe_hits", "Times that a goroutine met a probe", |counts| counts.locks.programs.hits),
+    (
+        "lock_probe_pauses",
+        "Times that probes were taken away because they cost too much",
+        |counts| counts.locks.probes.over_budget,
+    ),
+    ("lock_waits_lost", "Waits of goroutines for locks that were not kept", |counts| {
+        let counts = counts.locks.programs;
+        counts.lost + counts.busy + counts.refused
+    }),
     ("samples_received", "Samples taken out of the ring buffer", |counts| counts.received),
     ("lifecycle_records_lost", "Process records that the kernel dropped", |counts| {
         counts.processes.lost

@@ -3,7 +3,6 @@
 use super::Contents;
 use crate::aggregate::{Code, Location, NamedWindow, StackIndex};
 use crate::path::file_name;
-use crate::waits::WaitReason;
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -36,7 +35,7 @@ pub fn write_folded(
             samples.for_each(|it| add(&it.thread_name, it.stack, it.times.len() as u64));
             continue;
         }
-        let waits = process.waits.iter().filter(|wait| wait.told.reason != WaitReason::Preempted);
+        let waits = process.waits.iter().filter(|wait| wait.is_off_cpu());
         waits.for_each(|it| add(&it.thread_name, it.stack, it.sum.ns / 1_000));
     }
     counts.iter().try_for_each(|(line, count)| writeln!(output, "{line} {count}"))

@@ -12,6 +12,9 @@ use crate::waits::Wait;
 use hashbrown::HashMap;
 use std::sync::Arc;
 
+/// What makes two waits one: process, thread and its name, stack, what for, and whether a goroutine waited.
+type WaitKey = (usize, Tid, Arc<str>, StackIndex, Wait, bool);
+
 /// Windows joined so far.
 #[derive(Debug, Default)]
 pub struct Joined {
@@ -25,7 +28,7 @@ pub struct Joined {
     processes: HashMap<Arc<ProcessIdentity>, usize>,
     process_list: Vec<ProcessSamples>,
     samples: HashMap<SampleKey, usize>,
-    waits: HashMap<(usize, Tid, Arc<str>, StackIndex, Wait), usize>,
+    waits: HashMap<WaitKey, usize>,
     ledger: Ledger,
     naming: NamingCounts,
     observations: u64,
@@ -180,7 +183,8 @@ impl Joined {
             return;
         };
         let waits = &mut self.process_list[process].waits;
-        let key = (process, wait.tid, Arc::clone(&wait.thread_name), stack, wait.told);
+        let name = Arc::clone(&wait.thread_name);
+        let key = (process, wait.tid, name, stack, wait.told, wait.goroutine);
         let position = *self.waits.entry(key).or_insert(waits.len());
         match waits.get_mut(position) {
             Some(known) => known.sum.add(wait.sum),

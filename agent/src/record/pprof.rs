@@ -71,10 +71,12 @@ const WAIT_TYPES: [(&str, &str); 5] = [
 /// The values of a wait in the order of [`WAIT_TYPES`].
 fn values(wait: &FoldedWait) -> [i64; WAIT_TYPES.len()] {
     let (ns, count) = (signed(wait.sum.ns), signed(wait.sum.count));
-    match wait.told.reason {
-        WaitReason::Preempted => [0, 0, 0, 0, ns],
-        WaitReason::Lock => [count, ns, count, ns, 0],
-        _ => [count, ns, 0, 0, 0],
+    match (wait.told.reason, wait.goroutine) {
+        (WaitReason::Preempted, _) => [0, 0, 0, 0, ns],
+        (WaitReason::Lock, false) => [count, ns, count, ns, 0],
+        (WaitReason::Lock, true) => [0, 0, count, ns, 0],
+        (_, true) => [0; WAIT_TYPES.len()],
+        (_, false) => [count, ns, 0, 0, 0],
     }
 }
 

@@ -60,7 +60,7 @@ fn a_wait_is_decoded_whole_or_not_at_all() {
     }
     // A class that does not exist, no chance at all, more than certain, too few words for the facts.
     for (class, chance, kernel_frames) in
-        [(7, 77, 9), (4, 0, 9), (4, CHANCE_ONE + 1, 9), (4, 77, 7)]
+        [(8, 77, 9), (4, 0, 9), (4, CHANCE_ONE + 1, 9), (4, 77, 7)]
     {
         assert_eq!(
             decode::wait(&wait_bytes(class, chance, kernel_frames)),

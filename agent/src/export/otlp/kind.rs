@@ -14,7 +14,7 @@ pub(super) enum ProfileKind {
     OffCpuCount,
     /// Time without a CPU that was taken away.
     Preempted,
-    /// Of the time off the CPU, that of locks.
+    /// Of the time off the CPU, that of locks; and what goroutines waited for locks.
     Lock,
     /// How many waits for locks.
     LockContentions,
@@ -42,8 +42,8 @@ impl ProfileKind {
         let reason = wait.told.reason;
         let (belongs, value) = match self {
             Self::Cpu => (false, 0),
-            Self::OffCpu => (reason != Reason::Preempted, wait.sum.ns),
-            Self::OffCpuCount => (reason != Reason::Preempted, wait.sum.count),
+            Self::OffCpu => (wait.is_off_cpu(), wait.sum.ns),
+            Self::OffCpuCount => (wait.is_off_cpu(), wait.sum.count),
             Self::Preempted => (reason == Reason::Preempted, wait.sum.ns),
             Self::Lock => (reason == Reason::Lock, wait.sum.ns),
             Self::LockContentions => (reason == Reason::Lock, wait.sum.count),

@@ -1,0 +1,39 @@
+//! Limits of waits: where they are probed, what they are for, and how many are kept.
+
+// probes: where code of others is probed.
+
+/// Bytes of the names of one Go program that are searched: the largest seen, of 144 MB of tables, have 30 MB.
+pub const GO_NAMES_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a function that is read for its calls and returns: Go's semaphores have about 100, glibc's locks 2,000.
+pub const PROBED_FUNCTION_BYTES_MAX: u64 = 16 << 10;
+/// Returns of a function that is probed: those of Go's semaphores have one.
+pub const PROBED_RETURNS_MAX: usize = 4;
+
+/// Go programs that are probed at one time, three functions each: a host that runs as many has other cares.
+pub const PROBED_FILES_MAX: usize = 1024;
+/// Programs that wait to be probed; the rest is asked again when the window ends.
+pub const PROBE_ORDERS_MAX: usize = 256;
+
+/// Calls of a probed function by which the cost of a probe is measured: 20 to 50 ms at the start.
+pub const PROBE_COST_CALLS: u32 = 500;
+/// Share of all CPUs that probes may cost whoever meets them: one in 100. What costs more is left alone for a while.
+pub const PROBE_SHARE_MAX: u64 = 100;
+/// For so long, in windows: a minute.
+pub const PROBE_PAUSE_WINDOWS: u32 = 12;
+
+// waits: what a wait is for.
+
+/// Functions of a stack that are looked at, from its leaf on: a JVM's monitor stands 10 above the kernel.
+pub const WAIT_FRAMES_MAX: usize = 32;
+
+// engine::off_cpu, aggregate: waits on their way.
+
+/// Threads whose waits are known at once: what the kernel side holds.
+pub const WAIT_THREADS_MAX: usize = agent_ebpf::limits::THREADS_MAX;
+/// Waits of one thread whose stack was taken in one window: five seconds of all that its CPU sends, doubled
+/// because it may move.
+pub const WAITS_PER_THREAD_MAX: usize = 4096;
+/// Windows after which a thread is forgotten that the kernel side knows no more: a reading can miss one.
+pub const READINGS_WITHOUT_THREAD_MAX: u64 = 3;
+/// Distinct waits (process, thread, stack, reason) in one window; about 100 bytes each.
+pub const WINDOW_WAITS_MAX: usize = 262_144;
