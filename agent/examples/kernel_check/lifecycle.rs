@@ -1,5 +1,6 @@
 //! Do the records of the life of processes come, and does the ledger close.
 
+use crate::hotplug;
 use crate::report::{Report, Verdict};
 use agent::address::Pid;
 use agent::bpf::{BpfError, ProcessEvent, Record, Sampler, Statistics};
@@ -74,6 +75,7 @@ pub(crate) fn check(report: Report, mut sampler: Sampler, folder: &Path) -> Resu
     while begin.elapsed() < DURATION || !all_heard(&heard) && begin.elapsed() < PATIENCE {
         sampler.poll(Duration::from_millis(50), &mut |record| heard.hear(record))?;
     }
+    hotplug::check(report, &mut sampler, &mut |record| heard.hear(record))?;
     sampler.stop()?;
     sampler.flush(&mut |record| heard.hear(record));
     let kinds = [&heard.fork, &heard.exec, &heard.path, &heard.exit];

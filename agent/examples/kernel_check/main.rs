@@ -6,6 +6,7 @@
 //! standard output ([`report`]); who judges a whole run is xtask.
 #![expect(clippy::print_stdout, reason = "its lines are its answer")]
 
+mod hotplug;
 mod left;
 mod lifecycle;
 mod load;

@@ -24,6 +24,13 @@ impl IdleTime {
         self.at_start.get_or_insert_with(read);
     }
 
+    /// Idle time of a CPU that was not there at the start counts from now on.
+    pub(super) fn begin(&mut self, cpu: u32) {
+        let now = read();
+        let at_start = self.at_start.get_or_insert_with(Idle::new);
+        at_start.entry(cpu).or_insert(now.get(&cpu).copied().unwrap_or_default());
+    }
+
     /// Ticks of a CPU that came due while it slept: of those without a run as many as idle time holds beyond the
     /// ticks that met the idle task. Ticks sample the idle time, so a few missed ones of a CPU that also idled
     /// may be among them. Never falls while the clock goes on. The programs do not count what they slept through:

@@ -3,7 +3,8 @@
 
 use super::BpfError;
 use super::lifecycle::HEADER_BYTES;
-use crate::limits::{LIFECYCLE_PAGES, LIFECYCLE_WAKE_BYTES};
+use crate::clock::{MonotonicNs, monotonic_now};
+use crate::limits::{CLOCK_LAG_NS, LIFECYCLE_PAGES, LIFECYCLE_WAKE_BYTES};
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::{
     PERF_COUNT_SW_CPU_CLOCK, PERF_COUNT_SW_DUMMY, PERF_FLAG_FD_CLOEXEC,
@@ -68,6 +69,10 @@ fn open(
 pub(super) struct CpuClock {
     pub(super) cpu: u32,
     pub(super) period_ns: u64,
+    /// Time that clocks of this CPU ran that died with it.
+    past_ns: u64,
+    /// Time that it had run at the last look, and when that was.
+    looked: Option<(u64, MonotonicNs)>,
     fd: OwnedFd,
 }
 
@@ -83,7 +88,24 @@ impl CpuClock {
         attr.read_format = PERF_FORMAT_TOTAL_TIME_ENABLED.into();
         attr.set_disabled(1);
         let fd = open(&mut attr, "the sampling clock", cpu, None)?;
-        Ok(Self { cpu, period_ns, fd })
+        Ok(Self { cpu, period_ns, past_ns: 0, looked: None, fd })
+    }
+
+    /// Goes on counting where a clock of the same CPU ended.
+    pub(super) fn follow(&mut self, gone: &Self) {
+        self.past_ns = gone.ran_ns().unwrap_or(gone.past_ns);
+    }
+
+    /// True if it stood still since the last look, while it should run: its CPU went offline.
+    pub(super) fn is_dead(&mut self) -> bool {
+        let now = monotonic_now();
+        let Ok(ran_ns) = self.ran_ns() else { return false };
+        let last = self.looked.replace((ran_ns, monotonic_now()));
+        // Time between the readings of both looks, so at most what a clock that runs has run.
+        last.is_some_and(|(ran_then_ns, then)| {
+            let ran_since_ns = ran_ns.saturating_sub(ran_then_ns);
+            now.0.saturating_sub(then.0) > ran_since_ns.saturating_add(CLOCK_LAG_NS)
+        })
     }
 
     /// The same clock without a program, which runs whenever this one does and writes a record at each tick.
@@ -92,7 +114,8 @@ impl CpuClock {
         let mut attr =
             perf_event_attr { config: PERF_COUNT_SW_CPU_CLOCK.into(), ..Default::default() };
         attr.__bindgen_anon_1.sample_period = self.period_ns;
-        LifecycleRing::map(open(&mut attr, "a plain clock", self.cpu, Some(self.fd.as_fd()))?)
+        let fd = open(&mut attr, "a plain clock", self.cpu, Some(self.fd.as_fd()))?;
+        LifecycleRing::map(self.cpu, fd)
     }
 
     /// Makes the kernel run `program` at every tick.
@@ -126,19 +149,25 @@ impl CpuClock {
 
     /// Ticks that this clock should have made since it was first enabled.
     pub(super) fn ticks_expected(&self) -> Result<u64, BpfError> {
+        Ok(self.ran_ns()? / self.period_ns)
+    }
+
+    /// For so long the clocks of this CPU have run.
+    fn ran_ns(&self) -> Result<u64, BpfError> {
         let mut values = [0u8; 16]; // count, time enabled
         let read = rustix::io::read(&self.fd, &mut values).map_err(|errno| BpfError::System {
             call: "read of a perf event",
             source: errno.into(),
         })?;
         let time_enabled = super::decode::u64_at(&values, 8).filter(|_| read == values.len());
-        Ok(time_enabled.unwrap_or(0) / self.period_ns)
+        Ok(self.past_ns.saturating_add(time_enabled.unwrap_or(0)))
     }
 }
 
 /// The ring of lifecycle records of one CPU.
 #[derive(Debug)]
 pub(super) struct LifecycleRing {
+    pub(super) cpu: u32,
     fd: OwnedFd,
     pages: NonNull<c_void>,
     bytes: usize,
@@ -164,10 +193,10 @@ impl LifecycleRing {
         attr.set_build_id(build_id.into());
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = LIFECYCLE_WAKE_BYTES;
-        Self::map(open(&mut attr, "process lifecycle", cpu, None)?)
+        Self::map(cpu, open(&mut attr, "process lifecycle", cpu, None)?)
     }
 
-    fn map(fd: OwnedFd) -> Result<Self, BpfError> {
+    fn map(cpu: u32, fd: OwnedFd) -> Result<Self, BpfError> {
         let page_bytes = rustix::param::page_size();
         let bytes = (LIFECYCLE_PAGES + 1) * page_bytes;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -180,7 +209,7 @@ impl LifecycleRing {
             source: errno.into(),
         })?;
         let pages = NonNull::new(pages).expect("mmap without MAP_FIXED never returns address 0");
-        Ok(Self { fd, pages, bytes, page_bytes })
+        Ok(Self { cpu, fd, pages, bytes, page_bytes })
     }
 
     fn position(&self, offset: usize) -> &AtomicU64 {

@@ -19,14 +19,14 @@ use agent_ebpf::{Counters, LockCounters, UserRegisters};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
-use std::cell::RefCell;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// How long a record waits for its turn.
 const ORDER_SLACK: Duration = Duration::from_nanos(ORDER_SLACK_NS);
 
-/// Samples every CPU that was online when it was loaded. Dropping it stops the clocks, detaches and
+/// Samples every CPU that is online. Dropping it stops the clocks, detaches and
 /// unloads everything, except what a [`Tables`] still holds.
 pub struct Sampler {
     clocks: Vec<CpuClock>,
@@ -48,6 +48,9 @@ pub struct Sampler {
     map_bytes: u64,
     build_ids: bool,
     lifecycle_lost: u64,
+    frequency_hz: u32,
+    cpus_not_sampled: usize,
+    running: Cell<bool>,
     malformed: u64,
     lifecycle_malformed: u64,
     /// When the filter was filled: from then on the programs add children by themselves.
@@ -104,6 +107,9 @@ impl Sampler {
             map_bytes,
             build_ids,
             lifecycle_lost: 0,
+            frequency_hz: options.frequency_hz,
+            cpus_not_sampled: 0,
+            running: Cell::new(false),
             malformed: 0,
             lifecycle_malformed: 0,
             filtered_since: None,
@@ -124,6 +130,7 @@ impl Sampler {
     /// If the kernel refuses; no capability is needed.
     pub fn start(&self) -> Result<(), BpfError> {
         self.idle_time.borrow_mut().start();
+        self.running.set(true);
         self.clocks.iter().try_for_each(|clock| clock.enable(true))
     }
 
@@ -132,6 +139,7 @@ impl Sampler {
     /// # Errors
     /// If the kernel refuses.
     pub fn stop(&self) -> Result<(), BpfError> {
+        self.running.set(false);
         self.ticks_expected()?; // wakes CPUs that sleep, so that their late ticks are counted
         self.clocks.iter().try_for_each(|clock| clock.enable(false))
     }
@@ -227,9 +235,56 @@ impl Sampler {
             waits: self.waits.as_ref().map(Waits::counters).transpose()?,
             waits_malformed: self.waits.as_ref().map_or(0, |waits| waits.malformed),
             locks: self.go_locks.as_ref().map_or(Ok(LockCounters::default()), GoLocks::counters)?,
-            cpus_not_sampled: self.cpus_not_sampled(),
+            cpus_not_sampled: self.cpus_not_sampled,
             waiting: self.order.len(),
         })
+    }
+
+    /// Opens anew what died with a CPU that went offline and came back, and what one that was plugged in needs: the
+    /// kernel takes the perf events of a CPU from it when it goes, and gives none back (`perf_event_exit_cpu`,
+    /// kernel/events/core.c). What cannot be opened is counted as a CPU that is not sampled.
+    pub fn follow_cpus(&mut self) {
+        if !self.running.get() {
+            return;
+        }
+        let known = std::mem::take(&mut self.cpus_not_sampled);
+        for cpu in online_cpus().unwrap_or_default() {
+            let clock = self.clocks.iter_mut().find(|clock| clock.cpu == cpu);
+            if clock.is_some_and(|clock| !clock.is_dead()) {
+                continue;
+            }
+            match self.open_cpu(cpu) {
+                Ok(()) => tracing::info!(cpu, "the CPU came online, and is sampled"),
+                Err(error) => {
+                    self.cpus_not_sampled += 1;
+                    if self.cpus_not_sampled > known {
+                        tracing::warn!(cpu, %error, "the CPU came online, and is not sampled");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A running clock and a ring for `cpu`, in place of those that it had.
+    fn open_cpu(&mut self, cpu: u32) -> Result<(), BpfError> {
+        let mut clock = CpuClock::open(cpu, self.frequency_hz)?;
+        clock.attach(loader::sampler(&mut self._ebpf, self.form)?.as_fd())?;
+        let ring = LifecycleRing::open(cpu, self.build_ids)?;
+        also_watch(&self.epoll, &ring)?;
+        self.drain_lifecycle();
+        self.lifecycle.retain(|ring| ring.cpu != cpu);
+        self.lifecycle.push(ring);
+        // Nobody knows what happened there meanwhile.
+        self.lifecycle_lost += 1;
+        self.order.push(monotonic_now(), Record::Process(ProcessEvent::Lost { count: 1 }));
+        if let Some(at) = self.clocks.iter().position(|clock| clock.cpu == cpu) {
+            clock.follow(&self.clocks[at]);
+            self.clocks.remove(at);
+        }
+        self.idle_time.borrow_mut().begin(cpu);
+        clock.enable(true)?;
+        self.clocks.push(clock);
+        Ok(())
     }
 
     /// Ticks that each clock should have made so far.
@@ -311,12 +366,6 @@ impl Sampler {
     #[cfg(test)]
     pub(super) fn clocks(&self) -> &[CpuClock] {
         &self.clocks
-    }
-
-    /// CPUs that are online and have no clock: they were plugged in later. 0 if the kernel does not say.
-    fn cpus_not_sampled(&self) -> usize {
-        let online = online_cpus().unwrap_or_default();
-        online.iter().filter(|cpu| !self.clocks.iter().any(|clock| clock.cpu == **cpu)).count()
     }
 
     fn wait(&self, timeout: Duration) -> Result<(), BpfError> {
@@ -470,14 +519,15 @@ fn open_lifecycle(cpus: &[u32]) -> Result<(Vec<LifecycleRing>, bool), BpfError> 
 /// One descriptor to wait on. Edge-triggered: a ring that merely holds data does not end the wait, only a
 /// writer that wakes the reader does.
 fn watch(records: &RingBuf<MapData>, lifecycle: &[LifecycleRing]) -> Result<OwnedFd, BpfError> {
-    let failed =
-        |call| move |errno: rustix::io::Errno| BpfError::System { call, source: errno.into() };
-    let watched = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("epoll_create"))?;
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    let data = epoll::EventData::new_u64(0);
-    epoll::add(&watched, records, data, flags).map_err(failed("epoll_ctl"))?;
-    for ring in lifecycle {
-        epoll::add(&watched, ring, data, flags).map_err(failed("epoll_ctl"))?;
-    }
+    let watched = epoll::create(epoll::CreateFlags::CLOEXEC)
+        .map_err(|errno| BpfError::System { call: "epoll_create", source: errno.into() })?;
+    also_watch(&watched, records)?;
+    lifecycle.iter().try_for_each(|ring| also_watch(&watched, ring))?;
     Ok(watched)
+}
+
+fn also_watch(watched: &OwnedFd, source: impl AsFd) -> Result<(), BpfError> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(watched, source, epoll::EventData::new_u64(0), flags)
+        .map_err(|errno| BpfError::System { call: "epoll_ctl", source: errno.into() })
 }

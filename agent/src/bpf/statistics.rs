@@ -42,7 +42,7 @@ pub struct Statistics {
     pub waits_malformed: u64,
     /// What the programs of Go's locks counted, on all CPUs.
     pub locks: LockCounters,
-    /// CPUs that are online now and were not when the sampler was loaded: nothing is known of them.
+    /// CPUs that came online and could not be sampled: nothing is known of them.
     pub cpus_not_sampled: usize,
     /// Records that wait in the reader for earlier ones.
     pub waiting: usize,

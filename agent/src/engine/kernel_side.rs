@@ -36,6 +36,9 @@ pub trait Sampling {
     /// Hands out everything that was written so far.
     fn flush(&mut self, each: &mut dyn FnMut(Record));
 
+    /// Samples CPUs that came online.
+    fn follow_cpus(&mut self);
+
     /// What was counted so far.
     ///
     /// # Errors
@@ -78,6 +81,10 @@ impl Sampling for Sampler {
 
     fn flush(&mut self, each: &mut dyn FnMut(Record)) {
         Self::flush(self, &mut |record| each(record));
+    }
+
+    fn follow_cpus(&mut self) {
+        Self::follow_cpus(self);
     }
 
     fn statistics(&self) -> Result<Statistics, BpfError> {

@@ -379,6 +379,7 @@ impl Engine {
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
         self.walk_held(end);
+        self.sampler.follow_cpus();
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);
         let counted = std::mem::take(&mut self.intake.ledger);

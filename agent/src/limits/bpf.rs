@@ -20,5 +20,8 @@ pub const THREADS_PER_READING: usize = 1024;
 /// Polls until the records of all waits have come that the reading of the threads knows of: one after
 /// [`ORDER_SLACK_NS`] is enough, unless the rings are full.
 pub const READING_POLLS_MAX: usize = 16;
+/// A CPU's clock that is behind by more since the last look is dead, in nanoseconds: the kernel's clocks differ by
+/// less (500 ppm of a window of five seconds are 2.5 ms), and no CPU goes and comes in less.
+pub const CLOCK_LAG_NS: u64 = 20_000_000;
 /// Records taken from the kernel in one poll; the rest waits in the rings, whose losses are counted.
 pub const POLL_RECORDS_MAX: usize = 65_536;

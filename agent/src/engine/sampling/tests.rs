@@ -85,6 +85,8 @@ impl Sampling for FakeKernel {
         Self::hand_out(rest, &mut script.counters, each);
     }
 
+    fn follow_cpus(&mut self) {}
+
     fn statistics(&self) -> Result<Statistics, BpfError> {
         let counters = self.0.lock().unwrap().counters;
         let cpu = CpuStatistics {
