@@ -244,7 +244,8 @@ fn thread(ids: u64, desk: *mut Desk, counters: *mut WaitCounters) -> Option<*mut
     new.tgid = tgid;
     // SAFETY: the helper writes at most 16 bytes, with a NUL at the end. It fails only without a task.
     let _ = unsafe { bpf_get_current_comm((&raw mut new.comm).cast(), 16) };
-    if THREADS.insert(tid, &*new, 0).is_err() {
+    let new: &WaitingThread = new;
+    if THREADS.insert(tid, new, 0).is_err() {
         // SAFETY: the counters of this CPU, which only these programs write.
         unsafe { (*counters).threads_refused += 1 };
         return None;

@@ -47,6 +47,8 @@ pub(super) struct State {
 pub(super) struct UserMemory;
 
 impl Memory for UserMemory {
+    const CODE_MAY_BE_ABSENT: bool = true;
+
     #[inline(always)]
     fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         // Not initialised: LLVM would do that with a loop over bytes, in every frame.
@@ -190,7 +192,9 @@ pub(super) fn step(scratch: *mut Scratch) -> Step {
     push(scratch);
     // SAFETY: as above.
     let state = unsafe { &mut (*scratch).state };
-    state.walk.step(&UserMemory, &Maps { process: state.process, zero: state.zero })
+    let maps = Maps { process: state.process, zero: state.zero };
+    let step = state.walk.step(&UserMemory, &maps);
+    kept(state, step)
 }
 
 /// As [`step`], without the rules found lately and without a look at the clock: for programs that can be preempted.
@@ -200,7 +204,17 @@ pub(super) fn step_alone(scratch: *mut Scratch) -> Step {
     // SAFETY: the caller's pointer is a value of a scratch map that its program has for itself.
     let state = unsafe { &mut (*scratch).state };
     let maps = Maps { process: state.process, zero: state.zero };
-    state.walk.step(&UserMemory, &Alone(maps))
+    let step = state.walk.step(&UserMemory, &Alone(maps));
+    kept(state, step)
+}
+
+/// Takes back the frame that was recorded last if the step from it says that it is none.
+#[inline(always)]
+fn kept(state: &mut State, step: Step) -> Step {
+    if step.is_err() && state.walk.is_unchecked() {
+        state.user_frames -= 1;
+    }
+    step
 }
 
 /// Records the current frame, unless the record is full, and remembers where its return address lies.

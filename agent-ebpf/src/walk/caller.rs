@@ -127,7 +127,7 @@ fn by_cfa(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule, cfa: u64) -> 
 /// The caller's frame by the frame-pointer chain. Where the code is not known to keep one, rbp may be any
 /// number: what it leads to is a frame only if it lies behind a call.
 #[inline(always)]
-fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> Step {
+fn by_frame_pointer<M: Memory>(walk: &mut Walk, memory: &M, rule: UnwindRule) -> Step {
     let certain = rule.kind == RuleKind::FramePointer as u8;
     if walk.exact == 1
         && let Some(saved) = frame_being_made(memory, walk.ip)
@@ -142,12 +142,20 @@ fn by_frame_pointer(walk: &mut Walk, memory: &impl Memory, rule: UnwindRule) -> 
         return Err(Outcome::NoUnwindInfo);
     }
     let [caller_bp, ip] = read(memory, bp)?;
+    let mut unchecked = 0;
     // Virtual machines push return addresses themselves, so code made at run time is not asked.
     if !certain && rule.reserved == 0 && ip != 0 && !behind_call(memory, ip) {
-        return Err(Outcome::NoUnwindInfo);
+        // A child has no page of code that it never ran itself, but it does have the frames of its parent (kernel
+        // mm/memory.c, `vma_needs_copy`): there the tables must know the address.
+        if !M::CODE_MAY_BE_ABSENT || memory.code_before(ip) != Some(0) {
+            return Err(Outcome::NoUnwindInfo);
+        }
+        unchecked = 1;
     }
     walk.by_frame_pointer = 1;
-    to_caller(walk, ip, bp.wrapping_add(16), caller_bp)
+    to_caller(walk, ip, bp.wrapping_add(16), caller_bp)?;
+    walk.unchecked = unchecked;
+    Ok(())
 }
 
 /// True if the instruction before `ip` can be a call (Intel's manual, volume 2, CALL: E8 with four bytes, or FF

@@ -12,6 +12,9 @@ use crate::{Outcome, REGISTERS, UnwindRule};
 
 /// The memory of the thread that is walked.
 pub trait Memory {
+    /// True if code that is there may not be readable: its page is not in memory.
+    const CODE_MAY_BE_ABSENT: bool;
+
     /// Reads consecutive words of the stack; `None` if one cannot be read.
     fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]>;
 
@@ -71,7 +74,8 @@ pub struct Walk {
     by_frame_pointer: u32,
     /// 1 in the innermost frame, where all registers are known.
     innermost: u32,
-    unused: u32,
+    /// 1 if the frame was reached by a frame pointer, and its code cannot be read to see a call before it.
+    unchecked: u32,
     /// The registers of the innermost frame; behind a signal frame, rbx and rsp are those that it interrupted.
     pub registers: Registers,
 }
@@ -106,6 +110,7 @@ impl Walk {
         self.exact = exact;
         self.by_frame_pointer = 0;
         self.innermost = 0;
+        self.unchecked = 0;
     }
 
     /// True if there is code at the frame's address, as far as anybody can tell without a table: it was
@@ -113,6 +118,12 @@ impl Walk {
     #[inline(always)]
     pub fn is_plausible(&self, memory: &impl Memory) -> bool {
         self.exact == 1 || caller::behind_call(memory, self.ip)
+    }
+
+    /// True after a step that failed if the frame where it did is none: nothing tells that there is code.
+    #[inline(always)]
+    pub fn is_unchecked(&self) -> bool {
+        self.unchecked == 1
     }
 
     /// Goes to the caller of the current frame.
@@ -123,7 +134,12 @@ impl Walk {
     pub fn step(&mut self, memory: &impl Memory, rules: &impl Rules) -> Step {
         // A return address can be the first one behind the function, if the call was its last instruction.
         let pc = self.ip.wrapping_sub(u64::from(1 - (self.exact & 1)));
-        let rule = rules.rule_at(pc)?;
+        let rule = match rules.rule_at(pc) {
+            Ok(rule) => rule,
+            Err(_) if self.unchecked == 1 => return Err(Outcome::NoUnwindInfo),
+            Err(outcome) => return Err(outcome),
+        };
+        self.unchecked = 0;
         caller::apply(self, memory, rule)
     }
 }

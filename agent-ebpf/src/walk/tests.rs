@@ -301,6 +301,8 @@ impl Stack {
 }
 
 impl Memory for Stack {
+    const CODE_MAY_BE_ABSENT: bool = true;
+
     fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let mut words = [0; N];
         for (at, word) in words.iter_mut().enumerate() {
@@ -325,6 +327,9 @@ impl Memory for Stack {
             &[0xff, 0x15, 1, 2, 3, 4],
             &[0xff, 0x94, 0x24, 1, 2, 3, 4],
         ];
+        if (hash >> 32).is_multiple_of(8) {
+            return Some(0); // its page is not there
+        }
         let mut bytes = [0x90; 8];
         let call = calls.get((hash >> 40) as usize % 8).copied().unwrap_or(&[0x50]);
         bytes[8 - call.len()..].copy_from_slice(call);
@@ -348,6 +353,9 @@ fn walked(world: &World, stack: &Stack, registers: &Registers) -> (Vec<Seen>, Ou
     for _ in 0..USER_FRAMES_MAX {
         frames.push((walk.ip, walk.sp, walk.bp, walk.exact == 1));
         if let Err(outcome) = walk.step(stack, world) {
+            if walk.is_unchecked() {
+                frames.pop();
+            }
             return (frames, outcome);
         }
     }
@@ -480,14 +488,21 @@ impl Evaluator<'_> {
             return Err(Outcome::NoUnwindInfo);
         }
         let (saved, ip) = (self.word(bp)?, self.word(bp.wrapping_add(8))?);
-        if !certain && rule.reserved == 0 && ip != 0 && !self.behind_call(ip) {
+        let asked = !certain && rule.reserved == 0 && ip != 0;
+        if asked && !self.behind_call(ip) {
             return Err(Outcome::NoUnwindInfo);
         }
         self.by_frame_pointer = true;
-        checked(ip, sp, bp.wrapping_add(16), saved)
+        let caller = checked(ip, sp, bp.wrapping_add(16), saved)?;
+        // Code that nobody can read is code if a table knows it.
+        let asked = asked && self.frames.len() < USER_FRAMES_MAX;
+        if asked && self.stack.code_before(ip) == Some(0) && self.rule(caller).is_err() {
+            return Err(Outcome::NoUnwindInfo);
+        }
+        Ok(caller)
     }
 
-    /// The stack's code is a call of a known form, or `push %rax`.
+    /// The stack's code is a call of a known form, or `push %rax`, or cannot be read.
     fn behind_call(&self, ip: u64) -> bool {
         self.stack.code_before(ip).unwrap().to_le_bytes()[7] != 0x50
     }
@@ -556,7 +571,8 @@ fn a_million_walks_over_random_tables_find_what_a_plain_evaluator_finds() {
         }
     }
     eprintln!("{compared} compared, {frames} frames, {outcomes:?}");
-    let rare = [Outcome::ProcessUnknown, Outcome::NoUserStack, Outcome::TimeLimit];
+    let rare =
+        [Outcome::ProcessUnknown, Outcome::NoUserStack, Outcome::TimeLimit, Outcome::NotSampled];
     for outcome in Outcome::ALL.into_iter().filter(|outcome| !rare.contains(outcome)) {
         assert!(
             outcomes.get(&outcome).is_some_and(|count| *count > 0),

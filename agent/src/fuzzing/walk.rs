@@ -320,6 +320,8 @@ impl Rules for World {
 }
 
 impl Memory for World {
+    const CODE_MAY_BE_ABSENT: bool = true;
+
     fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool {
         let from = index(address.wrapping_sub(STACK));
         let bytes = from.checked_add(N * 8).and_then(|end| self.stack.get(from..end));

@@ -41,6 +41,8 @@ pub fn walk_copied(stack: &CopiedStack, rules: &impl Rules) -> Walked {
 struct Copy<'a>(&'a CopiedStack);
 
 impl Memory for Copy<'_> {
+    const CODE_MAY_BE_ABSENT: bool = false;
+
     fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let at = usize::try_from(address.checked_sub(self.0.sp.0)?).ok()?;
         let bytes = self.0.bytes.get(at..at.checked_add(N * 8)?)?;
