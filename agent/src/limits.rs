@@ -25,12 +25,14 @@ pub const WINDOW_LOCATIONS_MAX: usize = 262_144;
 pub const WINDOW_PROCESSES_MAX: usize = 65_536;
 /// Windows that wait to be named: 20 s of them, after a file that takes long.
 pub const NAMING_WINDOWS_MAX: usize = 4;
-/// Time for the names of one window of a continuous run, nanoseconds: with the wait for a last perf map it is
-/// less than the five seconds until the next one comes. What has no name by then is counted and asked for again.
+/// Time for the names of one window of a continuous run while another one waits, nanoseconds: with the wait for a last
+/// perf map it is less than the five seconds until the next one comes. What has no name by then is counted and
+/// asked for again.
 pub const NAMING_WINDOW_NS_MAX: u64 = 3_500_000_000;
-/// The same once the agent ends: what stays unnamed here is named by the collector, and whoever ends the agent
-/// waits for five windows at most.
-pub const NAMING_LAST_NS_MAX: u64 = 500_000_000;
+/// The same while none waits: a host's first window meets all its files at once.
+pub const NAMING_ALONE_NS_MAX: u64 = 15_000_000_000;
+/// Time for all names that are left once the agent ends: half of the ten seconds after which `docker stop` kills.
+pub const NAMING_LAST_NS_MAX: u64 = 5_000_000_000;
 /// The same of a recording, which is a file that nobody names later, nanoseconds.
 pub const NAMING_RECORDING_NS_MAX: u64 = 30_000_000_000;
 /// Time at one file from which on it is named behind the others of the next window, nanoseconds.

@@ -13,7 +13,7 @@ use crate::symbolize::{KernelNames, KernelSymbol, UnnamedReason};
 use hashbrown::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
@@ -33,9 +33,11 @@ pub struct NameSources {
 /// the limits of one file allow, and there are many files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamingPatience {
-    /// While windows come.
+    /// While another one waits.
     pub window_ns: u64,
-    /// Once the engine has ended.
+    /// While none does.
+    pub alone_ns: u64,
+    /// Of all that are left once the engine has ended.
     pub last_ns: u64,
 }
 
@@ -43,6 +45,7 @@ impl NamingPatience {
     /// For a file that nobody names later.
     pub const RECORDING: Self = Self {
         window_ns: limits::NAMING_RECORDING_NS_MAX,
+        alone_ns: limits::NAMING_RECORDING_NS_MAX,
         last_ns: limits::NAMING_RECORDING_NS_MAX,
     };
 }
@@ -50,7 +53,11 @@ impl NamingPatience {
 impl Default for NamingPatience {
     /// For windows that come all the time and that the collector names too.
     fn default() -> Self {
-        Self { window_ns: limits::NAMING_WINDOW_NS_MAX, last_ns: limits::NAMING_LAST_NS_MAX }
+        Self {
+            window_ns: limits::NAMING_WINDOW_NS_MAX,
+            alone_ns: limits::NAMING_ALONE_NS_MAX,
+            last_ns: limits::NAMING_LAST_NS_MAX,
+        }
     }
 }
 
@@ -70,10 +77,19 @@ pub struct NamingSink {
     /// A window that could not be handed over, emptied: only the account of its samples is left, for the
     /// next window to take along.
     given_up: Option<Work>,
-    /// The sink is gone: only what was handed over is to be named.
-    ending: Arc<AtomicBool>,
+    progress: Arc<Progress>,
     /// The engine that is to end with the thread.
     control: Option<Control>,
+}
+
+/// What the thread is told beside its work.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Windows that wait.
+    waiting: AtomicUsize,
+    /// When the sink was gone, nanoseconds of the monotonic clock; 0 while it is there. Only what was handed over
+    /// is to be named then.
+    ended_ns: AtomicU64,
 }
 
 impl std::fmt::Debug for NamingSink {
@@ -98,10 +114,10 @@ pub fn start_naming(
 ) -> std::io::Result<(NamingSink, NamingThread)> {
     let (sender, receiver) = sync_channel(limits::NAMING_WINDOWS_MAX);
     let thread = std::thread::Builder::new().name("naming".to_owned());
-    let ending = Arc::new(AtomicBool::new(false));
-    let is_ending = Arc::clone(&ending);
-    let handle = thread.spawn(move || name_all(sources, writer, &receiver, &is_ending))?;
-    let sink = NamingSink { sender: Some(sender), given_up: None, ending, control: None };
+    let progress = Arc::new(Progress::default());
+    let seen = Arc::clone(&progress);
+    let handle = thread.spawn(move || name_all(sources, writer, &receiver, &seen))?;
+    let sink = NamingSink { sender: Some(sender), given_up: None, progress, control: None };
     Ok((sink, NamingThread { handle }))
 }
 
@@ -139,9 +155,13 @@ impl WindowSink for NamingSink {
             given_up.add(&before);
             given_up.ledger.add(&sealed.ledger);
         }
+        self.progress.waiting.fetch_add(1, Ordering::Relaxed);
         match sender.try_send((sealed, Arc::clone(files), given_up)) {
             Ok(()) => {}
-            Err(TrySendError::Full(work)) => self.give_up(work),
+            Err(TrySendError::Full(work)) => {
+                self.progress.waiting.fetch_sub(1, Ordering::Relaxed);
+                self.give_up(work);
+            }
             Err(TrySendError::Disconnected(work)) => {
                 self.give_up(work);
                 tracing::error!("the thread that names has ended: the agent ends");
@@ -156,8 +176,9 @@ impl WindowSink for NamingSink {
 impl Drop for NamingSink {
     /// The last account goes out too: by now the thread works for nobody else.
     fn drop(&mut self) {
-        self.ending.store(true, Ordering::Relaxed);
+        self.progress.ended_ns.store(monotonic_now().0.max(1), Ordering::Relaxed);
         if let (Some(sender), Some(work)) = (self.sender.take(), self.given_up.take()) {
+            self.progress.waiting.fetch_add(1, Ordering::Relaxed);
             drop(sender.send(work)); // It fails only if the thread is gone.
         }
     }
@@ -205,11 +226,12 @@ fn name_all(
     sources: NameSources,
     mut writer: Box<dyn WindowWriter>,
     receiver: &Receiver<Work>,
-    ending: &AtomicBool,
+    progress: &Progress,
 ) -> Box<dyn WindowWriter> {
     let NameSources { files, mut kernel, perf_maps, patience } = sources;
     let mut slow = HashSet::new();
     while let Ok((sealed, open, given_up)) = receiver.recv() {
+        progress.waiting.fetch_sub(1, Ordering::Relaxed);
         let mut namer = HostNamer {
             files: &*files,
             open: &*open,
@@ -217,7 +239,7 @@ fn name_all(
             perf_maps: perf_maps.as_deref(),
             begin: monotonic_now(),
             patience,
-            ending,
+            progress,
             slow: &mut slow,
             counts: NamingCounts::default(),
         };
@@ -238,7 +260,7 @@ struct HostNamer<'a> {
     perf_maps: Option<&'a PerfMaps>,
     begin: MonotonicNs,
     patience: NamingPatience,
-    ending: &'a AtomicBool,
+    progress: &'a Progress,
     /// Files that took long.
     slow: &'a mut HashSet<FileId>,
     counts: NamingCounts,
@@ -247,8 +269,13 @@ struct HostNamer<'a> {
 impl HostNamer<'_> {
     /// When this window's time is over.
     fn until(&self) -> MonotonicNs {
-        let ending = self.ending.load(Ordering::Relaxed);
-        self.begin.plus(if ending { self.patience.last_ns } else { self.patience.window_ns })
+        let NamingPatience { window_ns, alone_ns, last_ns } = self.patience;
+        let alone = self.progress.waiting.load(Ordering::Relaxed) == 0;
+        let own = self.begin.plus(if alone { alone_ns } else { window_ns });
+        match self.progress.ended_ns.load(Ordering::Relaxed) {
+            0 => own,
+            ended_ns => own.min(MonotonicNs(ended_ns).plus(last_ns)),
+        }
     }
 
     /// The answers of `ask`, which has so much time; none once it is over. A defect of what reads foreign bytes

@@ -86,7 +86,7 @@ fn start(taken: Duration, window_ns: u64, last_ns: u64) -> (NamingSink, NamingTh
         files: Arc::new(Slow(taken)),
         kernel: Box::new(NoKernel),
         perf_maps: None,
-        patience: NamingPatience { window_ns, last_ns },
+        patience: NamingPatience { window_ns, alone_ns: window_ns, last_ns },
     };
     let (sink, thread) = start_naming(sources, Box::new(keep.clone())).unwrap();
     (sink, thread, keep)
