@@ -145,11 +145,11 @@ fn go(preempted: bool, now_ns: u64, counters: *mut WaitCounters) -> Option<Wante
     if flags & KERNEL_THREAD != 0 || FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none() {
         return None;
     }
+    let desk = WAIT_DESK.get_ptr_mut(0)?;
     if state & DEAD != 0 {
-        end(tid, now_ns, counters);
+        end(tid, now_ns, desk, counters);
         return None;
     }
-    let desk = WAIT_DESK.get_ptr_mut(0)?;
     let thread = thread(ids, desk, counters)?;
     // SAFETY: a value of the map, which this CPU alone writes now (see the module).
     let thread = unsafe { &mut *thread };
@@ -255,12 +255,16 @@ fn thread(ids: u64, desk: *mut Desk, counters: *mut WaitCounters) -> Option<*mut
 
 /// A thread is over: its sums go to the agent, its entry goes.
 #[inline(always)]
-fn end(tid: u32, now_ns: u64, counters: *mut WaitCounters) {
+fn end(tid: u32, now_ns: u64, desk: *mut Desk, counters: *mut WaitCounters) {
     let Some(thread) = THREADS.get_ptr_mut(tid) else { return };
-    // SAFETY: a value of the map, which this CPU alone writes now.
-    let thread = unsafe { thread.read() };
-    let end = ThreadEnd { kind: RecordKind::ThreadEnd as u32, tid, time_ns: now_ns, thread };
-    if !output(&end) {
+    // SAFETY: a value of the map, which only this CPU uses.
+    let end = unsafe { &mut (*desk).end };
+    end.kind = RecordKind::ThreadEnd as u32;
+    end.tid = tid;
+    end.time_ns = now_ns;
+    // SAFETY: a value of the map, which this CPU alone writes now; the desk is in another one.
+    unsafe { core::ptr::copy_nonoverlapping(thread.cast_const(), &raw mut end.thread, 1) };
+    if !output(&*end) {
         // SAFETY: the counters of this CPU, which only these programs write.
         unsafe { (*counters).threads_lost += 1 };
     }

@@ -3,7 +3,7 @@
 use super::maps::Scratch;
 use agent_ebpf::limits::{RING_BYTES_MIN, THREADS_MIN};
 use agent_ebpf::wait::{SYSCALL_CLASSES, SYSCALL_NUMBERS};
-use agent_ebpf::{WaitCounters, WaitingThread};
+use agent_ebpf::{ThreadEnd, WaitCounters, WaitingThread};
 use aya_ebpf::Global;
 use aya_ebpf::btf_maps::{HashMap, PerCpuArray, ProgramArray, RingBuf};
 use aya_ebpf::macros::btf_map;
@@ -13,6 +13,8 @@ use aya_ebpf::macros::btf_map;
 pub(super) struct Desk {
     /// A thread as it is put into the map: too large for the BPF stack.
     pub(super) thread: WaitingThread,
+    /// The record of a thread that is over: likewise.
+    pub(super) end: ThreadEnd,
     /// The bucket of stacks: the time up to which its tokens are spent.
     pub(super) spent_ns: u64,
 }
