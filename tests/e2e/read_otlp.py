@@ -33,6 +33,8 @@ for path in sys.argv[1:]:
                 known(scope, profile, *profile.samples)
                 for sample in profile.samples:
                     count = len(sample.timestamps_unix_nano)
+                    if count == 0:
+                        continue  # waits, which are sums without times
                     observations += count
                     stack = tables.stack_table[sample.stack_index].location_indices
                     location = tables.location_table[stack[0]] if stack else None

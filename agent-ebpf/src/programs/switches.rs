@@ -18,8 +18,7 @@ use agent_ebpf::limits::{SWITCHES_PER_CLOCK_READ, WAIT_GAP_DIVISOR_PREEMPTED, WA
 use agent_ebpf::verifier::{low32, place};
 use agent_ebpf::wait::{SYSCALL_NUMBERS, WAIT_CLASSES, WAIT_SITES};
 use agent_ebpf::{
-    RecordKind, ThreadEnd, UserRegisters, WaitClass, WaitCounters, WaitEnd, WaitFacts,
-    WaitingThread,
+    RecordKind, UserRegisters, WaitClass, WaitCounters, WaitEnd, WaitFacts, WaitingThread,
 };
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
