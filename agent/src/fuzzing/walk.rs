@@ -322,14 +322,11 @@ impl Rules for World {
 impl Memory for World {
     const CODE_MAY_BE_ABSENT: bool = true;
 
-    fn read<const N: usize>(&self, address: u64, words: &mut [u64; N]) -> bool {
+    fn read<const N: usize>(&self, address: u64) -> Option<[u64; N]> {
         let from = index(address.wrapping_sub(STACK));
-        let bytes = from.checked_add(N * 8).and_then(|end| self.stack.get(from..end));
-        let Some(bytes) = bytes else { return false };
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u64::from_le_bytes(*bytes);
-        }
-        true
+        let bytes = from.checked_add(N * 8).and_then(|end| self.stack.get(from..end))?;
+        let words: &[[u8; 8]; N] = bytes.as_chunks::<8>().0.try_into().ok()?;
+        Some(words.map(u64::from_le_bytes))
     }
 
     fn code(&self, address: u64) -> Option<u32> {
