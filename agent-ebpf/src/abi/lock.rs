@@ -40,7 +40,8 @@ pub struct LockCounters {
     pub sent: u64,
     /// Waits lost because the ring buffer was full.
     pub lost: u64,
-    /// Nanoseconds in the programs, by their own clock: without what the kernel needs to get there and back.
+    /// Nanoseconds in the runs that took a stack, by their own clock: without what the kernel needs to get there and
+    /// back, and what each hit costs anyway.
     pub run_ns: u64,
 }
 

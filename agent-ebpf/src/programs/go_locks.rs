@@ -6,22 +6,18 @@
 //! one that finds the scratch of its CPU taken goes without (`busy`). The rules that the sampler remembers are not
 //! for them either.
 
-use super::maps::{FILTER, FILTERED, PROCESSES, Record, Scratch};
-use super::registers;
-use super::walker;
+use super::maps::{FILTER, FILTERED, PROCESSES, Scratch};
+use super::{record, registers, walker};
 use agent_ebpf::limits::{
-    FRAMES_PER_LOOP_STEP, GO_LOCK_FRAMES_MAX, GOROUTINES_MAX, RECORD_FRAMES, RING_BYTES_MIN,
+    FRAMES_PER_LOOP_STEP, GO_LOCK_FRAMES_MAX, GOROUTINES_MAX, RING_BYTES_MIN,
 };
 use agent_ebpf::lock::{Goroutine, LOCK_FACTS_WORDS, LockCounters, LockFacts};
-use agent_ebpf::verifier::{add_atomic, below, limit32, low32, swap_atomic};
-use agent_ebpf::{Outcome, ProcessEntry, RecordKind, SampleHeader};
+use agent_ebpf::verifier::{add_atomic, limit32, low32, swap_atomic};
+use agent_ebpf::{Outcome, ProcessEntry, RecordKind};
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, pt_regs};
 use aya_ebpf::btf_maps::{HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
-use aya_ebpf::helpers::generated::{
-    bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_smp_processor_id, bpf_ktime_get_ns,
-    bpf_loop, bpf_ringbuf_output,
-};
+use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output};
 use aya_ebpf::macros::{btf_map, uprobe};
 use aya_ebpf::programs::ProbeContext;
 use core::ffi::c_void;
@@ -45,7 +41,7 @@ pub(super) static LOCK_BUSY: PerCpuArray<u64, 1> = PerCpuArray::new();
 /// cmd/compile/abi-internal.md).
 #[uprobe]
 fn go_lock_enter(ctx: ProbeContext) -> u32 {
-    let Some(start_ns) = begin() else { return 0 };
+    let start_ns = begin();
     let tgid = low32(bpf_get_current_pid_tgid() >> 32);
     if FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none() {
         return 0;
@@ -56,19 +52,16 @@ fn go_lock_enter(ctx: ProbeContext) -> u32 {
     // SAFETY: as above.
     let word = unsafe { registers::field(regs, offset_of!(pt_regs, rax)) };
     let waiter = Goroutine { tgid: u64::from(tgid), g };
-    // SAFETY: a helper without preconditions.
-    let since_ns = unsafe { bpf_ktime_get_ns() };
-    if GOROUTINES.insert(waiter, LockFacts { word, since_ns }, 0).is_err() {
+    if GOROUTINES.insert(waiter, LockFacts { word, since_ns: start_ns }, 0).is_err() {
         add(offset_of!(LockCounters, refused), 1);
     }
-    end(start_ns);
     0
 }
 
 /// At the return.
 #[uprobe]
 fn go_lock_return(ctx: ProbeContext) -> u32 {
-    let Some(start_ns) = begin() else { return 0 };
+    let start_ns = begin();
     let ids = bpf_get_current_pid_tgid();
     let tgid = low32(ids >> 32);
     if FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none() {
@@ -96,10 +89,10 @@ fn go_lock_return(ctx: ProbeContext) -> u32 {
 
 /// Counts a run; when it began.
 #[inline(always)]
-fn begin() -> Option<u64> {
+fn begin() -> u64 {
     add(offset_of!(LockCounters, hits), 1);
     // SAFETY: a helper without preconditions.
-    Some(unsafe { bpf_ktime_get_ns() })
+    unsafe { bpf_ktime_get_ns() }
 }
 
 #[inline(always)]
@@ -142,7 +135,8 @@ fn swap_busy(to: u64) -> u64 {
 #[inline(always)]
 fn send(ctx: &ProbeContext, ids: u64, now_ns: u64, facts: LockFacts) {
     let Some(scratch) = LOCK_SCRATCH.get_ptr_mut(0) else { return };
-    fill_header(scratch, ids, now_ns, facts);
+    record::fill_header(scratch, RecordKind::LockWait, ids, now_ns);
+    record::write_facts(scratch, facts);
     // SAFETY: a value of the scratch map, which this run has taken.
     let state = unsafe { &mut (*scratch).state };
     // SAFETY: the registers of the context.
@@ -192,52 +186,14 @@ unsafe extern "C" fn walk_some(_: u32, _: *mut c_void) -> i64 {
     0
 }
 
-#[inline(always)]
-fn fill_header(scratch: *mut Scratch, ids: u64, time_ns: u64, facts: LockFacts) {
-    let header = SampleHeader {
-        kind: RecordKind::LockWait as u32,
-        // SAFETY: a helper without preconditions.
-        cpu: unsafe { bpf_get_smp_processor_id() },
-        tgid: low32(ids >> 32),
-        tid: low32(ids),
-        time_ns,
-        // SAFETY: a helper without preconditions.
-        cgroup_id: unsafe { bpf_get_current_cgroup_id() },
-        generation: 0,
-        outcome: 0,
-        kernel_frames: 0,
-        user_frames: 0,
-        root_frames: 0,
-        run_ns: 0,
-        comm: [0; 16],
-    };
-    // SAFETY: a value of the scratch map, which this run has taken.
-    unsafe { (*scratch).record.header = header };
-    // SAFETY: only an address is taken.
-    let comm = unsafe { &raw mut (*scratch).record.header.comm };
-    // SAFETY: the helper writes at most 16 bytes, with a NUL at the end. It fails only without a task.
-    let _ = unsafe { bpf_get_current_comm(comm.cast(), 16) };
-    // SAFETY: only an address is taken.
-    let frames = unsafe { &raw mut (*scratch).record.frames };
-    // SAFETY: the facts are the first words of the frames.
-    unsafe { frames.cast::<LockFacts>().write(facts) };
-}
-
 /// Puts the record into the ring; false if it is full. The reader looks by itself.
 #[inline(always)]
 fn ship(scratch: *mut Scratch) -> bool {
     // SAFETY: a value of the scratch map, which this run has taken.
     let state = unsafe { &(*scratch).state };
-    // SAFETY: as above.
-    let header = unsafe { &mut (*scratch).record.header };
-    header.generation = state.process.generation;
-    header.outcome = low16(state.outcome);
-    header.kernel_frames = low16(state.kernel_frames);
-    header.user_frames = low16(state.user_frames);
-    let frames = u64::from(state.kernel_frames) + u64::from(state.user_frames);
-    let bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
-    const RECORD_BYTES: u64 = size_of::<Record>() as u64;
-    if bytes > RECORD_BYTES {
+    record::write_outcome(scratch);
+    let bytes = record::bytes(record::frames(state));
+    if bytes > record::BYTES_MAX {
         return false; // never: said for the verifier
     }
     // SAFETY: only an address is taken.
@@ -247,10 +203,4 @@ fn ship(scratch: *mut Scratch) -> bool {
     let result =
         unsafe { bpf_ringbuf_output(ring, record.cast(), bytes, u64::from(BPF_RB_NO_WAKEUP)) };
     result == 0
-}
-
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "counts below 2048 and outcomes below 16")]
-fn low16(value: u32) -> u16 {
-    value as u16
 }

@@ -6,6 +6,7 @@ mod go_locks;
 mod lifecycle;
 mod maps;
 mod notes;
+mod record;
 mod registers;
 mod roots;
 mod sampler;

@@ -6,25 +6,23 @@
 //! calls to `walk_tail`.
 
 use super::maps::{
-    COUNTERS, FILTER, FILTERED, KERNEL_THREADS, PROCESSES, RECORDS, Record, SCRATCH, Scratch, TAIL,
-    WAKE_BYTES,
+    COUNTERS, FILTER, FILTERED, KERNEL_THREADS, RECORDS, SCRATCH, Scratch, TAIL, WAKE_BYTES,
 };
 use super::registers;
-use super::{notes, roots, stacks, walker};
+use super::{record, roots, stacks, walker};
 use agent_ebpf::counters::OUTCOME_SLOTS;
 use agent_ebpf::limits::{
-    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, RECORD_FRAMES, SCOUT_FRAMES_MAX,
+    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, KERNEL_FRAMES_MAX, SCOUT_FRAMES_MAX,
     USER_FRAMES_MAX, USER_FRAMES_TAIL_CALLS_MAX, WALK_NS_MAX,
 };
-use agent_ebpf::verifier::{below, limit32, low32, place};
+use agent_ebpf::verifier::{limit32, low32, place};
 use agent_ebpf::walk::Registers;
-use agent_ebpf::{Counters, Outcome, ProcessEntry, RecordKind, SampleHeader};
+use agent_ebpf::{Counters, RecordKind};
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::{
-    bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_smp_processor_id, bpf_get_stack,
-    bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output, bpf_ringbuf_query,
+    bpf_get_stack, bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output, bpf_ringbuf_query,
 };
 use aya_ebpf::macros::perf_event;
 use aya_ebpf::programs::PerfEventContext;
@@ -62,7 +60,7 @@ unsafe extern "C" fn walk_some(_: u32, _: *mut c_void) -> i64 {
         return 1;
     }
     for _ in 0..FRAMES_PER_LOOP_STEP {
-        if !walk_on(scratch) {
+        if !walker::walk_on(scratch) {
             return 1;
         }
     }
@@ -86,7 +84,7 @@ fn sample_tail(ctx: PerfEventContext) -> u32 {
 fn walk_tail(ctx: PerfEventContext) -> u32 {
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else { return 0 };
     for _ in 0..FRAMES_PER_TAIL_CALL {
-        if !walk_on(scratch) {
+        if !walker::walk_on(scratch) {
             finish(scratch, true);
             return 0;
         }
@@ -100,19 +98,6 @@ fn walk_tail(ctx: PerfEventContext) -> u32 {
     }
     finish(scratch, true);
     0
-}
-
-/// One frame; false if the walk ended, with its outcome in the scratch.
-#[inline(always)]
-fn walk_on(scratch: *mut Scratch) -> bool {
-    match walker::step(scratch) {
-        Ok(()) => true,
-        Err(outcome) => {
-            // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-            unsafe { (*scratch).state.outcome = outcome as u32 };
-            false
-        }
-    }
 }
 
 /// Everything up to the first user frame; true if there are frames to walk. `None` if the run makes no sample.
@@ -146,9 +131,9 @@ fn begin(ctx: &PerfEventContext) -> Option<(*mut Scratch, bool)> {
         count_time(counters, start_ns);
         return None;
     }
-    fill_header(scratch, ids, start_ns);
+    record::fill_header(scratch, RecordKind::Sample, ids, start_ns);
     kernel_stack(ctx, scratch, in_kernel);
-    Some((scratch, begin_walk(scratch, counters, tgid)))
+    Some((scratch, record::begin_walk(scratch, counters, tgid)))
 }
 
 /// True if nobody asked for samples of this process.
@@ -158,33 +143,6 @@ fn unwanted(tgid: u32, user: &Registers) -> bool {
         return true;
     }
     FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none()
-}
-
-#[inline(always)]
-fn fill_header(scratch: *mut Scratch, ids: u64, time_ns: u64) {
-    let header = SampleHeader {
-        kind: RecordKind::Sample as u32,
-        // SAFETY: a helper without preconditions.
-        cpu: unsafe { bpf_get_smp_processor_id() },
-        tgid: low32(ids >> 32),
-        tid: low32(ids),
-        time_ns,
-        // SAFETY: a helper without preconditions.
-        cgroup_id: unsafe { bpf_get_current_cgroup_id() },
-        generation: 0,
-        outcome: 0,
-        kernel_frames: 0,
-        user_frames: 0,
-        root_frames: 0,
-        run_ns: 0,
-        comm: [0; 16],
-    };
-    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    unsafe { (*scratch).record.header = header };
-    // SAFETY: only an address is taken.
-    let comm = unsafe { &raw mut (*scratch).record.header.comm };
-    // SAFETY: the helper writes at most 16 bytes, with a NUL at the end. It fails only without a task.
-    let _ = unsafe { bpf_get_current_comm(comm.cast(), 16) };
 }
 
 /// The kernel half, if the clock hit the kernel.
@@ -210,62 +168,18 @@ fn kernel_stack(ctx: &PerfEventContext, scratch: *mut Scratch, in_kernel: bool) 
     }
 }
 
-/// Prepares the walk of the user stack; false if there is none to walk.
-#[inline(always)]
-fn begin_walk(scratch: *mut Scratch, counters: *mut Counters, tgid: u32) -> bool {
-    // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
-    let state = unsafe { &mut (*scratch).state };
-    state.walk.begin();
-    state.process = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
-    state.outcome = Outcome::DepthLimit as u32;
-    state.calls = 0;
-    state.root_frames = 0;
-    state.whole = 0;
-    let user = &state.walk.registers;
-    if !registers::of_user(user) {
-        state.outcome = Outcome::NoUserStack as u32;
-        return false;
-    }
-    let compat = registers::compat(user);
-    // SAFETY: the value is eight bytes and aligned, so the copy is one load.
-    let process = unsafe { PROCESSES.get(tgid) }.copied();
-    if let (Some(process), false) = (process, compat) {
-        state.process = process;
-        return true;
-    }
-    let start_ns = state.start_ns;
-    state.outcome = Outcome::RuleUnsupported as u32;
-    if !compat {
-        state.outcome = Outcome::ProcessUnknown as u32;
-        notes::send(counters, tgid, 0, start_ns, BPF_RB_FORCE_WAKEUP);
-    }
-    walker::push(scratch); // the leaf is known even where nothing else is
-    false
-}
-
 /// Ships the record and closes the run. `all`: see [`roots::close`].
 #[inline(always)]
 fn finish(scratch: *mut Scratch, all: bool) {
     let Some(counters) = COUNTERS.get_ptr_mut(0) else { return };
-    roots::close(scratch, counters, all);
+    record::close_walk(scratch, counters, all);
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
     let state = unsafe { &(*scratch).state };
-    // SAFETY: as above.
-    let header = unsafe { &mut (*scratch).record.header };
-    header.generation = state.process.generation;
-    header.outcome = low16(state.outcome);
-    header.kernel_frames = low16(state.kernel_frames);
-    header.user_frames = low16(roots::recorded(state));
-    if state.outcome != Outcome::Complete as u32 {
-        header.root_frames = low16(state.root_frames);
-    }
-    if state.outcome == Outcome::MappingUnknown as u32 {
-        notes::send(counters, header.tgid, state.walk.ip, state.start_ns, BPF_RB_FORCE_WAKEUP);
-    }
     debug!(
         &(),
         "pid {} walked {} kernel and {} user frames, outcome {}, last at {:x}",
-        header.tgid,
+        // SAFETY: as above.
+        unsafe { (*scratch).record.header.tgid },
         state.kernel_frames,
         state.user_frames,
         state.outcome,
@@ -285,8 +199,8 @@ fn finish(scratch: *mut Scratch, all: bool) {
 fn ship(scratch: *mut Scratch, counters: *mut Counters) {
     // SAFETY: a value of the scratch map, which only this CPU's sampler uses.
     let state = unsafe { &(*scratch).state };
-    let frames = u64::from(state.kernel_frames) + u64::from(roots::recorded(state));
-    let mut bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
+    let frames = record::frames(state);
+    let mut bytes = record::bytes(frames);
     let ring = (&raw const RECORDS).cast_mut().cast();
     // SAFETY: the map is a ring buffer.
     let waiting = unsafe { bpf_ringbuf_query(ring, u64::from(BPF_RB_AVAIL_DATA)) };
@@ -295,8 +209,7 @@ fn ship(scratch: *mut Scratch, counters: *mut Counters) {
     if stacks::wanted(state) {
         bytes += stacks::append(scratch, counters, frames, waiting);
     }
-    const RECORD_BYTES: u64 = size_of::<Record>() as u64;
-    if bytes > RECORD_BYTES {
+    if bytes > record::BYTES_MAX {
         return; // never: said for the verifier
     }
     // SAFETY: only an address is taken.
@@ -322,10 +235,4 @@ fn count_time(counters: *mut Counters, start_ns: u64) {
     let now_ns = unsafe { bpf_ktime_get_ns() };
     // SAFETY: the counters of this CPU, which only this program writes.
     unsafe { (*counters).run_ns += now_ns.wrapping_sub(start_ns) };
-}
-
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "counts below 2048 and outcomes below 16")]
-fn low16(value: u32) -> u16 {
-    value as u16
 }

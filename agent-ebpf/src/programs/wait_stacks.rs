@@ -8,23 +8,22 @@
 //! Two forms do the same: `switch_loop` walks with `bpf_loop` (kernel 5.17), `switch_tail` with tail calls
 //! to `wait_tail`.
 
-use super::maps::{COUNTERS, PROCESSES, Record, Scratch};
+use super::maps::{COUNTERS, Scratch};
 use super::registers;
 use super::switches::{self, Wanted};
 use super::wait_maps::{THREADS, WAIT_COUNTERS, WAIT_DESK, WAIT_SCRATCH, WAIT_TAIL, WAITS};
-use super::{chance, notes, roots, stacks, walker};
+use super::{chance, record, stacks, walker};
+use agent_ebpf::RecordKind;
 use agent_ebpf::limits::{
-    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, RECORD_FRAMES, USER_FRAMES_MAX,
-    USER_FRAMES_TAIL_CALLS_MAX, WAIT_KERNEL_FRAMES_MAX, WAIT_WALK_NS_MAX,
+    FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, USER_FRAMES_MAX, USER_FRAMES_TAIL_CALLS_MAX,
+    WAIT_KERNEL_FRAMES_MAX, WAIT_WALK_NS_MAX,
 };
-use agent_ebpf::verifier::{below, limit32, low32};
+use agent_ebpf::verifier::{limit32, low32};
 use agent_ebpf::wait::WAIT_FACTS_WORDS;
-use agent_ebpf::{Outcome, ProcessEntry, RecordKind, SampleHeader, WaitFacts};
 use aya_ebpf::EbpfContext as _;
-use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_FORCE_WAKEUP, BPF_RB_NO_WAKEUP};
+use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP};
 use aya_ebpf::helpers::generated::{
-    bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_smp_processor_id, bpf_get_stack,
-    bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output, bpf_ringbuf_query,
+    bpf_get_stack, bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output, bpf_ringbuf_query,
 };
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
@@ -56,7 +55,7 @@ fn switch_loop(ctx: RawTracePointContext) -> i32 {
 unsafe extern "C" fn walk_some(_: u32, _: *mut c_void) -> i64 {
     let Some(scratch) = WAIT_SCRATCH.get_ptr_mut(0) else { return 1 };
     for _ in 0..FRAMES_PER_LOOP_STEP {
-        if !walk_on(scratch) {
+        if !walker::walk_on(scratch) {
             return 1;
         }
     }
@@ -81,7 +80,7 @@ fn switch_tail(ctx: RawTracePointContext) -> i32 {
 fn wait_tail(ctx: RawTracePointContext) -> i32 {
     let Some(scratch) = WAIT_SCRATCH.get_ptr_mut(0) else { return 0 };
     for _ in 0..FRAMES_PER_TAIL_CALL {
-        if !walk_on(scratch) {
+        if !walker::walk_on(scratch) {
             finish(scratch);
             return 0;
         }
@@ -97,63 +96,20 @@ fn wait_tail(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// One frame; false if the walk ended, with its outcome in the scratch.
-#[inline(always)]
-fn walk_on(scratch: *mut Scratch) -> bool {
-    match walker::step(scratch) {
-        Ok(()) => true,
-        Err(outcome) => {
-            // SAFETY: a value of the scratch map, which only this CPU's switches use.
-            unsafe { (*scratch).state.outcome = outcome as u32 };
-            false
-        }
-    }
-}
-
 /// Everything up to the first user frame; true if there are frames to walk.
 #[inline(always)]
 fn begin(ctx: &RawTracePointContext, wanted: &Wanted) -> Option<(*mut Scratch, bool)> {
-    let scratch = WAIT_SCRATCH.get_ptr_mut(0)?;
+    let (scratch, counters) = (WAIT_SCRATCH.get_ptr_mut(0)?, COUNTERS.get_ptr_mut(0)?);
     // SAFETY: a value of the scratch map, which only this CPU's switches use.
     let state = unsafe { &mut (*scratch).state };
     state.start_ns = wanted.now_ns;
     state.walk_ns_max = WAIT_WALK_NS_MAX;
     state.user_frames = 0;
     registers::read_current(scratch);
-    fill_header(scratch, wanted);
+    record::fill_header(scratch, RecordKind::Wait, wanted.ids, wanted.now_ns);
+    record::write_facts(scratch, wanted.facts);
     kernel_stack(ctx, scratch);
-    Some((scratch, begin_walk(scratch, low32(wanted.ids >> 32))))
-}
-
-#[inline(always)]
-fn fill_header(scratch: *mut Scratch, wanted: &Wanted) {
-    let header = SampleHeader {
-        kind: RecordKind::Wait as u32,
-        // SAFETY: a helper without preconditions.
-        cpu: unsafe { bpf_get_smp_processor_id() },
-        tgid: low32(wanted.ids >> 32),
-        tid: low32(wanted.ids),
-        time_ns: wanted.now_ns,
-        // SAFETY: a helper without preconditions.
-        cgroup_id: unsafe { bpf_get_current_cgroup_id() },
-        generation: 0,
-        outcome: 0,
-        kernel_frames: 0,
-        user_frames: 0,
-        root_frames: 0,
-        run_ns: 0,
-        comm: [0; 16],
-    };
-    // SAFETY: a value of the scratch map, which only this CPU's switches use.
-    unsafe { (*scratch).record.header = header };
-    // SAFETY: only an address is taken.
-    let comm = unsafe { &raw mut (*scratch).record.header.comm };
-    // SAFETY: the helper writes at most 16 bytes, with a NUL at the end. It fails only without a task.
-    let _ = unsafe { bpf_get_current_comm(comm.cast(), 16) };
-    // SAFETY: only an address is taken.
-    let frames = unsafe { &raw mut (*scratch).record.frames };
-    // SAFETY: the facts are the first words of the frames.
-    unsafe { frames.cast::<WaitFacts>().write(wanted.facts) };
+    Some((scratch, record::begin_walk(scratch, counters, low32(wanted.ids >> 32))))
 }
 
 /// The kernel half, behind the facts. Its first frames are those of this program and of the scheduler.
@@ -170,41 +126,6 @@ fn kernel_stack(ctx: &RawTracePointContext, scratch: *mut Scratch) {
     unsafe { (*scratch).state.kernel_frames = kernel + const { limit32(WAIT_FACTS_WORDS) } };
 }
 
-/// Prepares the walk of the user stack; false if there is none to walk.
-#[inline(always)]
-fn begin_walk(scratch: *mut Scratch, tgid: u32) -> bool {
-    // SAFETY: a value of the scratch map, which only this CPU's switches use.
-    let state = unsafe { &mut (*scratch).state };
-    state.walk.begin();
-    state.process = ProcessEntry { generation: 0, first_page: 0, pages: 0 };
-    state.outcome = Outcome::DepthLimit as u32;
-    state.calls = 0;
-    state.root_frames = 0;
-    state.whole = 0;
-    let user = &state.walk.registers;
-    if !registers::of_user(user) {
-        state.outcome = Outcome::NoUserStack as u32;
-        return false;
-    }
-    let compat = registers::compat(user);
-    // SAFETY: the value is eight bytes and aligned, so the copy is one load.
-    let process = unsafe { PROCESSES.get(tgid) }.copied();
-    if let (Some(process), false) = (process, compat) {
-        state.process = process;
-        return true;
-    }
-    let start_ns = state.start_ns;
-    state.outcome = Outcome::RuleUnsupported as u32;
-    if !compat {
-        state.outcome = Outcome::ProcessUnknown as u32;
-        if let Some(counters) = COUNTERS.get_ptr_mut(0) {
-            notes::send(counters, tgid, 0, start_ns, BPF_RB_FORCE_WAKEUP);
-        }
-    }
-    walker::push(scratch); // the leaf is known even where nothing else is
-    false
-}
-
 /// Ships the record and closes the run.
 #[inline(always)]
 fn finish(scratch: *mut Scratch) {
@@ -213,22 +134,9 @@ fn finish(scratch: *mut Scratch) {
     else {
         return;
     };
-    roots::close(scratch, all, false);
+    record::close_walk(scratch, all, false);
     // SAFETY: a value of the scratch map, which only this CPU's switches use.
-    let state = unsafe { &(*scratch).state };
-    // SAFETY: as above.
-    let header = unsafe { &mut (*scratch).record.header };
-    header.generation = state.process.generation;
-    header.outcome = low16(state.outcome);
-    header.kernel_frames = low16(state.kernel_frames);
-    header.user_frames = low16(roots::recorded(state));
-    if state.outcome != Outcome::Complete as u32 {
-        header.root_frames = low16(state.root_frames);
-    }
-    if state.outcome == Outcome::MappingUnknown as u32 {
-        notes::send(all, header.tgid, state.walk.ip, state.start_ns, BPF_RB_FORCE_WAKEUP);
-    }
-    let start_ns = state.start_ns;
+    let start_ns = unsafe { (*scratch).state.start_ns };
     let shipped = ship(scratch);
     // SAFETY: a helper without preconditions.
     let now_ns = unsafe { bpf_ktime_get_ns() };
@@ -255,8 +163,8 @@ fn finish(scratch: *mut Scratch) {
 fn ship(scratch: *mut Scratch) -> bool {
     // SAFETY: a value of the scratch map, which only this CPU's switches use.
     let state = unsafe { &(*scratch).state };
-    let frames = u64::from(state.kernel_frames) + u64::from(roots::recorded(state));
-    let mut bytes = size_of::<SampleHeader>() as u64 + below::<RECORD_FRAMES>(frames) * 8;
+    let frames = record::frames(state);
+    let mut bytes = record::bytes(frames);
     let ring = (&raw const WAITS).cast_mut().cast();
     if stacks::wanted(state)
         && let Some(counters) = COUNTERS.get_ptr_mut(0)
@@ -270,8 +178,7 @@ fn ship(scratch: *mut Scratch) -> bool {
         }
         bytes += appended;
     }
-    const RECORD_BYTES: u64 = size_of::<Record>() as u64;
-    if bytes > RECORD_BYTES {
+    if bytes > record::BYTES_MAX {
         return false; // never: said for the verifier
     }
     // SAFETY: only an address is taken.
@@ -280,10 +187,4 @@ fn ship(scratch: *mut Scratch) -> bool {
     let result =
         unsafe { bpf_ringbuf_output(ring, record.cast(), bytes, u64::from(BPF_RB_NO_WAKEUP)) };
     result == 0
-}
-
-#[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "counts below 2048 and outcomes below 16")]
-fn low16(value: u32) -> u16 {
-    value as u16
 }

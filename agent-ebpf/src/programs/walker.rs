@@ -176,9 +176,22 @@ impl Tables for Maps {
     }
 }
 
+/// One frame; false if the walk ended, with its outcome in the scratch.
+#[inline(always)]
+pub(super) fn walk_on(scratch: *mut Scratch) -> bool {
+    match step(scratch) {
+        Ok(()) => true,
+        Err(outcome) => {
+            // SAFETY: a value of a scratch map, which only this run uses.
+            unsafe { (*scratch).state.outcome = outcome as u32 };
+            false
+        }
+    }
+}
+
 /// Records the current frame and goes to its caller. `Err` ends the walk.
 #[inline(always)]
-pub(super) fn step(scratch: *mut Scratch) -> Step {
+fn step(scratch: *mut Scratch) -> Step {
     // SAFETY: the caller's pointer is a value of the scratch map, which only this CPU's sampler uses.
     let frames = unsafe { (*scratch).state.user_frames };
     // SAFETY: as above.
