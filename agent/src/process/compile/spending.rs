@@ -83,6 +83,13 @@ impl Spending {
     }
 
     fn purses_of(&mut self, owner: Owner, now: MonotonicNs) -> [Option<&mut Purse>; 2] {
+        if self.purses.len() >= COMPILE_OWNERS_MAX && !self.purses.contains_key(&owner) {
+            // A full purse says no more than none.
+            self.purses.retain(|_, purse| {
+                purse.fill(now);
+                purse.left_ns < purse.max_ns
+            });
+        }
         let known = self.purses.len() < COMPILE_OWNERS_MAX || self.purses.contains_key(&owner);
         let owner = if known || owner == Owner::Root { owner } else { Owner::Others };
         let (max_ns, percent) = match owner {
@@ -134,5 +141,17 @@ mod tests {
         assert!(spending.wait_until(Owner::User(7), begin) > Some(begin));
         assert_eq!(spending.wait_until(Owner::Root, begin), None);
         assert!(spending.purses.len() <= COMPILE_OWNERS_MAX + 2);
+    }
+
+    #[test]
+    fn who_has_all_again_makes_room_for_others() {
+        let mut spending = Spending::default();
+        let begin = MonotonicNs(100 * SECOND);
+        let owners = u32::try_from(COMPILE_OWNERS_MAX).unwrap();
+        (0..owners).for_each(|user| spending.spent(Owner::User(user), SECOND / 100, begin));
+        let later = begin.plus(3600 * SECOND);
+        spending.spent(Owner::User(owners), SECOND / 100, later);
+        assert!(spending.purses.contains_key(&Owner::User(owners)));
+        assert_eq!(spending.purses.len(), 1);
     }
 }
