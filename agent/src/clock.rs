@@ -18,7 +18,7 @@ pub struct WallOffset(pub i128);
 /// Reads `CLOCK_MONOTONIC`.
 #[must_use]
 pub fn monotonic_now() -> MonotonicNs {
-    MonotonicNs(nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)))
+    MonotonicNs(timespec_ns(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic)))
 }
 
 thread_local! {
@@ -30,7 +30,7 @@ thread_local! {
 /// host is.
 #[must_use]
 pub fn thread_cpu_ns() -> u64 {
-    let own_ns = nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime));
+    let own_ns = timespec_ns(rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime));
     own_ns.saturating_add(OF_HELPERS_NS.get())
 }
 
@@ -44,7 +44,7 @@ pub fn charge_thread(ns: u64) {
 #[must_use]
 pub fn asleep_ns() -> u64 {
     let monotonic = monotonic_now().0;
-    let boot = nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Boottime));
+    let boot = timespec_ns(rustix::time::clock_gettime(rustix::time::ClockId::Boottime));
     boot.saturating_sub(monotonic)
 }
 
@@ -67,7 +67,7 @@ impl WallOffset {
     #[must_use]
     pub fn read() -> Self {
         let before = monotonic_now().0;
-        let wall = nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime));
+        let wall = timespec_ns(rustix::time::clock_gettime(rustix::time::ClockId::Realtime));
         let after = monotonic_now().0;
         Self(i128::from(wall) - i128::from(before.midpoint(after)))
     }
@@ -79,7 +79,13 @@ impl WallOffset {
     }
 }
 
-fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+/// A duration in nanoseconds; saturates at the end of `u64`, after 584 years.
+#[must_use]
+pub fn nanoseconds(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn timespec_ns(time: rustix::time::Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u64::try_from(time.tv_nsec).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds)

@@ -155,19 +155,19 @@ impl Window {
 
     /// Takes time that a thread waited, or counts it as dropped.
     pub fn add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) {
-        if !self.try_add_wait(wait, sum).unwrap_or(false) {
+        if self.try_add_wait(wait, sum).is_none() {
             self.waits_dropped_ns = self.waits_dropped_ns.saturating_add(sum.ns);
         }
     }
 
-    fn try_add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) -> Option<bool> {
+    fn try_add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) -> Option<()> {
         let WindowWait { process, tid, thread_name, frames, class, facts } = *wait;
         let index = self.processes.get_or_insert(process, self.limits.processes)?;
         self.account(index);
         let stack = self.stack(process.key(), frames).ok()?;
         let thread_name = self.thread_names.get_or_insert(thread_name, self.limits.samples)?;
         let key = WaitKey::new([index, thread_name, stack], tid, class, facts);
-        Some(self.waits.add(key, sum))
+        self.waits.add(key, sum).then_some(())
     }
 
     /// The number of a stack.

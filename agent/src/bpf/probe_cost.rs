@@ -4,6 +4,7 @@
 
 use super::{BpfError, LockProbes};
 use crate::address::FileOffset;
+use crate::clock::nanoseconds;
 use crate::limits::PROBE_COST_CALLS;
 use crate::probes::ProbedFunction;
 use std::os::fd::AsFd as _;
@@ -53,7 +54,7 @@ impl LockProbes {
         }
         let taken = begin.elapsed();
         drop(attached);
-        let taken_ns = u64::try_from(taken.as_nanos()).unwrap_or(u64::MAX);
+        let taken_ns = nanoseconds(taken);
         Ok(taken_ns / (2 * u64::from(PROBE_COST_CALLS)))
     }
 }

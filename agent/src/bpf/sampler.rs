@@ -9,7 +9,7 @@ use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
 use super::waits::Waits;
 use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, ThreadReading, decode, loader};
-use crate::address::{Pid, Tid};
+use crate::address::Pid;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL_RECORDS_MAX};
 use agent_ebpf::limits::{
@@ -322,13 +322,6 @@ impl Sampler {
     /// If the kernel refuses.
     pub fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
         self.waits.as_ref().map_or(Ok(()), |waits| waits.threads(each))
-    }
-
-    /// Forgets a thread that is gone and left no last word.
-    pub fn forget_thread(&mut self, tid: Tid) {
-        if let Some(waits) = &mut self.waits {
-            waits.forget(tid);
-        }
     }
 
     /// Kernel memory of the maps of fixed size, bytes; the slabs of the tables come on top

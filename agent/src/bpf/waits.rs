@@ -85,13 +85,6 @@ impl Waits {
         }
     }
 
-    /// Forgets threads that are gone and said nothing.
-    pub(super) fn forget(&mut self, tid: Tid) {
-        if let Err(error) = self.threads.remove(&tid.0) {
-            tracing::debug!(%error, "the thread is forgotten already");
-        }
-    }
-
     /// What all CPUs counted.
     pub(super) fn counters(&self) -> Result<WaitCounters, BpfError> {
         let all = self.counters.get(&0, 0).map_err(BpfError::map("WAIT_COUNTERS"))?;

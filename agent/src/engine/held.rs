@@ -37,7 +37,7 @@ pub(super) struct HeldSample {
 pub(super) struct Held {
     samples: VecDeque<HeldSample>,
     bytes: usize,
-    pub(super) counts: HeldCounts,
+    counts: HeldCounts,
 }
 
 impl Held {
@@ -74,6 +74,11 @@ impl Held {
     pub(super) fn keep(&mut self, held: HeldSample) {
         self.bytes += bytes_of(&held.sample);
         self.samples.push_back(held);
+    }
+
+    /// Counts one that waits no longer, as whole or as it is.
+    pub(super) fn let_go(&mut self, whole: bool) {
+        *(if whole { &mut self.counts.walked } else { &mut self.counts.overdue }) += 1;
     }
 
     /// Takes out everything that was there when this was called.

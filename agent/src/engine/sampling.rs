@@ -2,7 +2,7 @@
 
 use self::locks::{GoLockCounts, GoLocks};
 use self::needs::Needs;
-use super::held::{Held, HeldCounts};
+use super::held::{Held, HeldCounts, HeldSample};
 use super::kernel_side::Sampling;
 use super::off_cpu::{OffCpu, OffCpuCounts};
 use super::walked::{Published, walk_on};
@@ -12,7 +12,7 @@ use super::{
 use crate::address::Tid;
 use crate::aggregate::Window;
 use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
-use crate::clock::{MonotonicNs, WallOffset, monotonic_now};
+use crate::clock::{MonotonicNs, WallOffset, monotonic_now, nanoseconds};
 use crate::elf::ForeignFiles;
 use crate::limits::{
     HELD_TRY_INTERVAL_NS, ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL,
@@ -343,27 +343,29 @@ impl Engine {
     fn walk_held(&mut self, end: MonotonicNs) {
         let now = monotonic_now();
         for mut held in self.intake.held.take() {
-            let pid = held.sample.pid;
             let last = now >= held.until || held.sample.time < end;
-            // The records of its mappings came before it, and their tables may be there.
-            let new = held.tried.is_none_or(|tried| {
-                !self.intake.processes.is_behind(pid, tried)
-                    && now.since(tried) >= HELD_TRY_INTERVAL_NS
-            });
-            if !last && !new {
+            let Some(whole) = self.try_held(&mut held, now, last) else {
                 self.intake.held.keep(held);
                 continue;
-            }
-            held.tried = Some(now);
-            let whole = self.walk_on(&mut held.sample, last);
-            if !last && !whole {
-                self.intake.held.keep(held);
-                continue;
-            }
-            let counts = &mut self.intake.held.counts;
-            *(if whole { &mut counts.walked } else { &mut counts.overdue }) += 1;
+            };
+            self.intake.held.let_go(whole);
             self.intake.sample(&held.sample);
         }
+    }
+
+    /// Walks one on, if that may lead further or is the `last` try: true if it is whole. `None` if it waits on.
+    fn try_held(&mut self, held: &mut HeldSample, now: MonotonicNs, last: bool) -> Option<bool> {
+        // The records of its mappings came before it, and their tables may be there.
+        let new = held.tried.is_none_or(|tried| {
+            !self.intake.processes.is_behind(held.sample.pid, tried)
+                && now.since(tried) >= HELD_TRY_INTERVAL_NS
+        });
+        if !last && !new {
+            return None;
+        }
+        held.tried = Some(now);
+        let whole = self.walk_on(&mut held.sample, last);
+        (last || whole).then_some(whole)
     }
 
     /// Walks a copied stack on by the tables that are there now; true if it wants no more of them. `last`: what
@@ -559,10 +561,6 @@ fn open_cache(options: &EngineOptions) -> Option<Arc<TableCache>> {
 
 fn period_ns(options: &EngineOptions) -> u64 {
     1_000_000_000 / u64::from(options.frequency_hz.max(1))
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 mod locks;

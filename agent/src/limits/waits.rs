@@ -35,5 +35,5 @@ pub const WAIT_THREADS_MAX: usize = agent_ebpf::limits::THREADS_MAX;
 pub const WAITS_PER_THREAD_MAX: usize = 4096;
 /// Windows after which a thread is forgotten that the kernel side knows no more: a reading can miss one.
 pub const READINGS_WITHOUT_THREAD_MAX: u64 = 3;
-/// Distinct waits (process, thread, stack, reason) in one window; about 100 bytes each.
+/// Distinct waits (process, thread, stack, reason) in one window; about 150 bytes each.
 pub const WINDOW_WAITS_MAX: usize = 262_144;

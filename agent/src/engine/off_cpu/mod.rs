@@ -9,6 +9,7 @@ mod shares;
 mod tests;
 
 use crate::address::{Pid, Tid};
+use crate::aggregate::WaitSum;
 use crate::bpf::ThreadReading;
 use crate::clock::MonotonicNs;
 use crate::limits::{READINGS_WITHOUT_THREAD_MAX, WAIT_THREADS_MAX, WAITS_PER_THREAD_MAX};
@@ -19,8 +20,6 @@ use hashbrown::HashMap;
 use shares::{Part, share_out};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-pub(crate) use shares::Sum;
 
 /// A wait whose stack was taken.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ pub(crate) struct OffCpu {
 #[derive(Debug, Default)]
 struct Thread {
     /// What earlier windows got, by class.
-    told: [Sum; WAIT_CLASSES],
+    told: [WaitSum; WAIT_CLASSES],
     /// In the order of their times; only the last may last.
     waits: VecDeque<Wait>,
     /// The last reading that had it.
@@ -162,7 +161,7 @@ impl OffCpu {
     }
 
     /// What the window gets of one thread.
-    pub(crate) fn read(&mut self, reading: &ThreadReading, each: &mut impl FnMut(Piece, Sum)) {
+    pub(crate) fn read(&mut self, reading: &ThreadReading, each: &mut impl FnMut(Piece, WaitSum)) {
         let full = self.threads.len() >= WAIT_THREADS_MAX;
         if full && !self.threads.contains_key(&reading.tid) {
             self.counts.refused += 1;
@@ -179,7 +178,7 @@ impl OffCpu {
         tid: Tid,
         time: MonotonicNs,
         sums: &WaitingThread,
-        each: &mut impl FnMut(Piece, Sum),
+        each: &mut impl FnMut(Piece, WaitSum),
     ) {
         let mut thread = self.threads.remove(&tid).unwrap_or_default();
         let reading = ThreadReading { tid, thread: *sums, before: time, after: time };
@@ -206,10 +205,10 @@ impl Thread {
         &mut self,
         reading: &ThreadReading,
         counts: &mut OffCpuCounts,
-        each: &mut impl FnMut(Piece, Sum),
+        each: &mut impl FnMut(Piece, WaitSum),
     ) {
         // Another thread has the number, whose end was not told.
-        let fell = |(told, count): (&Sum, &u64)| told.count > *count;
+        let fell = |(told, count): (&WaitSum, &u64)| told.count > *count;
         if self.told.iter().zip(&reading.thread.counts).any(fell) {
             self.told = Default::default();
         }
@@ -221,12 +220,12 @@ impl Thread {
             let rest = self.rest(reading, class, &parts);
             let left = share_out(&mut parts, rest);
             for (wait, part) in waits.into_iter().zip(parts) {
-                if part.sum != Sum::default() {
+                if part.sum != WaitSum::default() {
                     counts.ns = counts.ns.saturating_add(part.sum.ns);
                     each(Piece::Taken(wait), part.sum);
                 }
             }
-            if left != Sum::default() {
+            if left != WaitSum::default() {
                 counts.ns = counts.ns.saturating_add(left.ns);
                 counts.ns_not_taken = counts.ns_not_taken.saturating_add(left.ns);
                 let WaitingThread { tgid, comm, .. } = reading.thread;
@@ -237,20 +236,18 @@ impl Thread {
     }
 
     /// The time of the class that no taken wait explains.
-    fn rest(&mut self, reading: &ThreadReading, class: WaitClass, parts: &[Part]) -> Sum {
+    fn rest(&mut self, reading: &ThreadReading, class: WaitClass, parts: &[Part]) -> WaitSum {
         let thread = &reading.thread;
         let number = class as usize;
         let lasts = thread.since_ns != 0 && thread.class == class as u32;
         let lasting_ns = if lasts { reading.before.since(MonotonicNs(thread.since_ns)) } else { 0 };
         let told = &mut self.told[number];
-        let grown = Sum {
+        let grown = WaitSum {
             ns: thread.ns[number].saturating_add(lasting_ns).saturating_sub(told.ns),
             count: thread.counts[number].saturating_sub(told.count),
         };
-        let taken = parts.iter().fold(Sum::default(), |sum, part| Sum {
-            ns: sum.ns.saturating_add(part.sum.ns),
-            count: sum.count + part.sum.count,
-        });
+        let mut taken = WaitSum::default();
+        parts.iter().for_each(|part| taken.add(part.sum));
         let count = grown.count.saturating_sub(taken.count);
         // Where every wait was taken, the parts are the truth to the nanosecond, and a difference only says
         // that the thread went on while it was read: the next window has it.
@@ -258,7 +255,7 @@ impl Thread {
         let ns = if others { grown.ns.saturating_sub(taken.ns) } else { 0 };
         told.ns = told.ns.saturating_add(taken.ns).saturating_add(ns);
         told.count = told.count.saturating_add(taken.count).saturating_add(count);
-        Sum { ns, count }
+        WaitSum { ns, count }
     }
 
     /// Cuts the taken waits at the time of the reading, by class.
@@ -285,7 +282,7 @@ impl Thread {
                 }
                 (None, _) => now,
             };
-            let sum = Sum { ns: until.since(wait.told), count: u64::from(ended.is_some()) };
+            let sum = WaitSum { ns: until.since(wait.told), count: u64::from(ended.is_some()) };
             let class = &mut classes[wait.taken.class as usize];
             class.waits.push(Arc::clone(&wait.taken));
             class.parts.push(Part { sum, chance: wait.chance });

@@ -1,22 +1,14 @@
 //! How the time of a thread in one window is shared out among the stacks that were taken. Pure arithmetic; why it is
 //! right is in `ARCHITECTURE.md` ("Weights of waits"), and `tests.rs` holds it against a simulation.
 
+use crate::aggregate::WaitSum;
 use agent_ebpf::wait::CHANCE_ONE;
-
-/// Time and waits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sum {
-    /// Nanoseconds.
-    pub(crate) ns: u64,
-    /// Waits that ended.
-    pub(crate) count: u64,
-}
 
 /// The part of one wait that lies in the window, of a wait whose stack was taken.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Nanoseconds, and 1 if it ended in the window.
-    pub(crate) sum: Sum,
+    pub(crate) sum: WaitSum,
     /// The chance that the stack had, in parts of `CHANCE_ONE`, never 0.
     pub(crate) chance: u32,
 }
@@ -33,12 +25,12 @@ impl Part {
 
 /// Shares `rest`, the exact time of the waits without a stack, out among the parts: each gets as much as it stands
 /// for, or less where that is more than there is. Answers the rest that no part stands for.
-pub(crate) fn share_out(parts: &mut [Part], rest: Sum) -> Sum {
+pub(crate) fn share_out(parts: &mut [Part], rest: WaitSum) -> WaitSum {
     let by_time: Vec<u128> =
         parts.iter().map(|part| part.others() * u128::from(part.sum.ns)).collect();
     let by_count: Vec<u128> =
         parts.iter().map(|part| part.others() * u128::from(part.sum.count)).collect();
-    Sum {
+    WaitSum {
         ns: spread(&by_time, rest.ns, parts, |sum| &mut sum.ns),
         count: spread(&by_count, rest.count, parts, |sum| &mut sum.count),
     }
@@ -50,7 +42,7 @@ fn spread(
     weights: &[u128],
     amount: u64,
     parts: &mut [Part],
-    of: impl Fn(&mut Sum) -> &mut u64,
+    of: impl Fn(&mut WaitSum) -> &mut u64,
 ) -> u64 {
     let all: u128 = weights.iter().sum();
     let stood_for = u64::try_from(all / u128::from(CHANCE_ONE)).unwrap_or(u64::MAX);

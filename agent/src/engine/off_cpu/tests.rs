@@ -1,9 +1,9 @@
 //! Waits of made-up threads: what windows get of them, and a simulation of which stacks are taken.
 
-use super::shares::{Part, Sum, share_out};
+use super::shares::{Part, share_out};
 use super::{OffCpu, Piece, TakenWait};
 use crate::address::Tid;
-use crate::aggregate::fixtures;
+use crate::aggregate::{WaitSum, fixtures};
 use crate::bpf::ThreadReading;
 use crate::clock::MonotonicNs;
 use agent_ebpf::wait::CHANCE_ONE;
@@ -30,7 +30,7 @@ fn reading(tid: u32, (ns, count): (u64, u64), since: u64, sampled: u32, now: u64
 fn window(off_cpu: &mut OffCpu, reading: &ThreadReading) -> BTreeMap<u64, (u64, u64)> {
     let mut all = BTreeMap::new();
     off_cpu.begin_reading();
-    off_cpu.read(reading, &mut |piece, Sum { ns, count }| {
+    off_cpu.read(reading, &mut |piece, WaitSum { ns, count }| {
         let of = match piece {
             Piece::Taken(taken) => taken.sample.time.0,
             Piece::NotTaken { .. } => 0,
@@ -107,7 +107,7 @@ fn a_thread_that_ends_leaves_its_rest_and_its_number() {
     let mut rest = Vec::new();
     let sums = reading(7, (1_000, 1), 0, 0, 0).thread;
     off_cpu.thread_ended(Tid(7), MonotonicNs(1_200), &sums, &mut |_, sum| rest.push(sum));
-    assert_eq!(rest, [Sum { ns: 100, count: 1 }]);
+    assert_eq!(rest, [WaitSum { ns: 100, count: 1 }]);
     // Another thread of that number, and one more whose predecessor's end was lost.
     let next = window(&mut off_cpu, &reading(7, (50, 2), 0, 0, 2_000));
     assert_eq!(next, BTreeMap::from([(0, (50, 2))]));
@@ -134,11 +134,11 @@ proptest::proptest! {
     ) {
         let mut parts: Vec<Part> = parts
             .into_iter()
-            .map(|(ns, count, chance)| Part { sum: Sum { ns, count }, chance })
+            .map(|(ns, count, chance)| Part { sum: WaitSum { ns, count }, chance })
             .collect();
         let before: u64 = parts.iter().map(|part| part.sum.ns).sum();
         let counts_before: u64 = parts.iter().map(|part| part.sum.count).sum();
-        let left = share_out(&mut parts, Sum { ns, count });
+        let left = share_out(&mut parts, WaitSum { ns, count });
         let after: u64 = parts.iter().map(|part| part.sum.ns).sum();
         let counts_after: u64 = parts.iter().map(|part| part.sum.count).sum();
         proptest::prop_assert_eq!(before + ns, after + left.ns);
@@ -204,7 +204,7 @@ fn simulate(seed: u64) -> Outcome {
     let mut spent_ns = 0;
     let mut outcome = Outcome::new();
     let mut parts: [Vec<(usize, Part)>; 4] = Default::default();
-    let mut rests = [Sum::default(); 4];
+    let mut rests = [WaitSum::default(); 4];
     loop {
         let number = (0..4).min_by_key(|&number| threads[number].leaves).unwrap();
         let thread = &mut threads[number];
@@ -221,7 +221,7 @@ fn simulate(seed: u64) -> Outcome {
             spent_ns = chance::paid(spent_ns, now, 4_000);
         }
         if now >= begin {
-            let sum = Sum { ns: wait_ns, count: 1 };
+            let sum = WaitSum { ns: wait_ns, count: 1 };
             outcome.entry((number, place)).or_default().0 += as_f64(wait_ns);
             if met {
                 parts[number].push((place, Part { sum, chance }));

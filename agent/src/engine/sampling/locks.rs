@@ -65,6 +65,7 @@ impl GoLocks {
     ) {
         let Some(keeper) = &mut self.keeper else { return };
         let hits = now.locks.hits.saturating_sub(before.locks.hits);
+        // What takes the stacks is not in the cost of a hit.
         let stacks_ns = now.locks.run_ns.saturating_sub(before.locks.run_ns);
         let cost_ns = hits.saturating_mul(self.cost_ns).saturating_add(stacks_ns);
         let cpus = u64::try_from(now.cpus.len()).unwrap_or(1);
@@ -75,6 +76,7 @@ impl GoLocks {
                 "locks of Go are not probed for a minute: they cost too much"
             );
             keeper.pause(PROBE_PAUSE_WINDOWS);
+            return;
         }
         keeper.tidy(files);
     }

@@ -8,8 +8,8 @@ use crate::bpf::{RawSample, RawWait, Statistics, ThreadReading};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::engine::EngineError;
 use crate::engine::held::Held;
-use crate::engine::off_cpu::{OffCpuCounts, Piece, Sum, TakenWait};
-use crate::limits::{HELD_TRY_INTERVAL_NS, HELD_WAIT_NS_MAX, ORDER_SLACK_NS, READING_POLLS_MAX};
+use crate::engine::off_cpu::{OffCpuCounts, Piece, TakenWait};
+use crate::limits::{HELD_WAIT_NS_MAX, ORDER_SLACK_NS, READING_POLLS_MAX};
 use crate::normalize::{Frame, Marker};
 use agent_ebpf::{Outcome, WaitClass, WaitCounters, WaitingThread};
 use std::time::Duration;
@@ -45,24 +45,12 @@ impl Engine {
     pub(super) fn walk_held_waits(&mut self) {
         let now = monotonic_now();
         for mut held in self.intake.held_waits.take() {
-            let pid = held.sample.pid;
             let last = now >= held.until;
-            let new = held.tried.is_none_or(|tried| {
-                !self.intake.processes.is_behind(pid, tried)
-                    && now.since(tried) >= HELD_TRY_INTERVAL_NS
-            });
-            if !last && !new {
+            let Some(whole) = self.try_held(&mut held, now, last) else {
                 self.intake.held_waits.keep(held);
                 continue;
-            }
-            held.tried = Some(now);
-            let whole = self.walk_on(&mut held.sample, last);
-            if !last && !whole {
-                self.intake.held_waits.keep(held);
-                continue;
-            }
-            let counts = &mut self.intake.held_waits.counts;
-            *(if whole { &mut counts.walked } else { &mut counts.overdue }) += 1;
+            };
+            self.intake.held_waits.let_go(whole);
             let sample = self.intake.normalized(&held.sample);
             self.intake.off_cpu.walked_on(sample);
         }
@@ -123,9 +111,8 @@ impl Intake {
         self.off_cpu.end_reading();
     }
 
-    fn add_pieces(&mut self, time: MonotonicNs, pieces: Vec<(Piece, Sum)>) {
-        for (piece, Sum { ns, count }) in pieces {
-            let sum = WaitSum { ns, count };
+    fn add_pieces(&mut self, time: MonotonicNs, pieces: Vec<(Piece, WaitSum)>) {
+        for (piece, sum) in pieces {
             match piece {
                 Piece::Taken(taken) => add_taken(&mut self.window, &taken, sum),
                 Piece::NotTaken { pid, tid, comm, class } => {

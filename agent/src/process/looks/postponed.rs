@@ -3,7 +3,7 @@
 
 use super::job::{Answer, Job, Progress, Question};
 use super::{Looks, locked};
-use crate::clock::{MonotonicNs, monotonic_now};
+use crate::clock::{MonotonicNs, monotonic_now, nanoseconds};
 use crate::limits::{LOOK_WAIT, LOOK_WAIT_PER_POLL};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,10 +43,6 @@ impl Patience {
         }
         (answer, wait <= left)
     }
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// A look that nobody waits for.
