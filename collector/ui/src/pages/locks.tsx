@@ -1,7 +1,7 @@
 // Locks: which were waited for longest, who waits, who holds; a row leads to the flame graph of its waits.
 
 import { computed } from '@preact/signals';
-import type { Locks as Answer, LockRow } from '../api.ts';
+import type { LockFunction, Locks as Answer, LockRow } from '../api.ts';
 import { neverFed } from '../explore.ts';
 import { count, countShort, digits3, duration, share, threads } from '../format.ts';
 import { shortName, visible } from '../names.ts';
@@ -10,8 +10,9 @@ import { filterError, filterParam, go, matchers, tick, view } from '../state.ts'
 import { exploreOf, type ViewState } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
 import { QueryBar } from '../widgets/filter.tsx';
-import { Icon } from '../widgets/icon.tsx';
+import { FindField } from '../widgets/find.tsx';
 import { Link } from '../widgets/link.tsx';
+import { Meter } from '../widgets/meter.tsx';
 import { Problem, Warnings } from '../widgets/notice.tsx';
 import { parseSort, SortHead } from '../widgets/sort.tsx';
 import { Figure } from './services.tsx';
@@ -58,28 +59,33 @@ const rows = computed(() => {
     });
 });
 
+/** What is asked for inside the braces of a filter. */
+const inside = (filter: string) => filter.replace(/^\{/, '').replace(/\}$/, '');
+
 /** The flame graph of one lock's waits, within the filter that is there. */
 function graphOf(row: LockRow): ViewState {
-  const own = row.filter.replace(/^\{/, '').replace(/\}$/, '');
-  const q = [view.value.q.replace(/^\{/, '').replace(/\}$/, ''), own].filter((part) => part !== '').join(',');
+  const q = [inside(view.value.q), inside(row.filter)].filter((part) => part !== '').join(',');
   return exploreOf({ ...view.value, type: 'lock' }, q);
 }
 
-function Callers({
+/** Functions that wait or hold, each with its share of the whole. */
+function Callers<T extends LockFunction>({
   list,
+  value,
   whole,
 }: {
-  list: readonly { name: string; kind: string; title: string; value: number }[];
+  list: readonly T[];
+  value: (one: T) => number;
   whole: number;
 }) {
   if (list.length === 0) return <span class="muted">–</span>;
   return (
     <ul class="callers">
       {list.map((one, i) => (
-        <li key={i} title={one.title}>
-          <span class="caller-bar" style={{ width: `${whole > 0 ? Math.min(100, (one.value / whole) * 100) : 0}%` }} />
+        <li key={i} title={one.stack.map(visible).join('\n')}>
+          <span class="caller-bar" style={{ width: `${whole > 0 ? Math.min(100, (value(one) / whole) * 100) : 0}%` }} />
           <span class="caller-name">{shortName(visible(one.name), one.kind)}</span>
-          <span class="num muted">{share(one.value, whole)}</span>
+          <span class="num muted">{share(value(one), whole)}</span>
         </li>
       ))}
     </ul>
@@ -96,7 +102,6 @@ function Row({ row, most, total }: { row: LockRow; most: number; total: number }
     row.pid === '' ? '' : `pid ${visible(row.pid)}`,
     row.host === '' ? '' : visible(row.host),
   ].filter((part) => part !== '');
-  const way = (stack: readonly string[]) => stack.map(visible).join('\n');
   return (
     <tr onClick={() => (row.filter === '' ? undefined : go(to))}>
       <th scope="row">
@@ -106,9 +111,7 @@ function Row({ row, most, total }: { row: LockRow; most: number; total: number }
         </div>
       </th>
       <td class="lock-wait">
-        <span class="meter">
-          <span class="meter-fill" style={{ width: `${most > 0 ? Math.max(0.5, (row.wait_ns / most) * 100) : 0}%` }} />
-        </span>
+        <Meter value={row.wait_ns} most={most} />
         <div>
           <b>{duration(row.wait_ns / 1e6)}</b> <span class="muted">{share(row.wait_ns, total)}</span>
         </div>
@@ -117,26 +120,10 @@ function Row({ row, most, total }: { row: LockRow; most: number; total: number }
       <td class="num">{countShort(row.contentions)}</td>
       <td class="num">{row.mean_ns === null ? '–' : duration(row.mean_ns / 1e6)}</td>
       <td>
-        <Callers
-          whole={row.wait_ns}
-          list={row.waiters.map((one) => ({
-            name: one.name,
-            kind: one.kind,
-            title: way(one.stack),
-            value: one.wait_ns,
-          }))}
-        />
+        <Callers list={row.waiters} value={(one) => one.wait_ns} whole={row.wait_ns} />
       </td>
       <td>
-        <Callers
-          whole={row.holder_samples}
-          list={row.holders.map((one) => ({
-            name: one.name,
-            kind: one.kind,
-            title: way(one.stack),
-            value: one.samples,
-          }))}
-        />
+        <Callers list={row.holders} value={(one) => one.samples} whole={row.holder_samples} />
       </td>
     </tr>
   );
@@ -242,18 +229,12 @@ export function Locks() {
           ) : (
             <>
               <div class="services-tools">
-                <div class="search-field">
-                  <Icon name="search" />
-                  <input
-                    data-search
-                    type="search"
-                    aria-label="Find locks and functions"
-                    placeholder="lock or function  /"
-                    spellcheck={false}
-                    value={view.value.find}
-                    onInput={(event) => go({ find: event.currentTarget.value }, 'replace')}
-                  />
-                </div>
+                <FindField
+                  label="Find locks and functions"
+                  placeholder="lock or function  /"
+                  value={view.value.find}
+                  onFind={(find) => go({ find }, 'replace')}
+                />
                 <span class="muted" aria-live="polite">
                   {rows.value.length === answer.rows.length
                     ? `${count(answer.locks)} locks`

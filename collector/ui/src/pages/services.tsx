@@ -11,10 +11,11 @@ import { formatSelector } from '../selector.ts';
 import { filterParam, go, tick, view } from '../state.ts';
 import { exploreOf, type ViewState } from '../url.ts';
 import { FirstRun, NothingHere } from '../widgets/empty.tsx';
+import { FindField } from '../widgets/find.tsx';
+import { Link } from '../widgets/link.tsx';
+import { Meter } from '../widgets/meter.tsx';
 import { Problem, Warnings } from '../widgets/notice.tsx';
 import { Sparkline } from '../widgets/sparkline.tsx';
-import { Icon } from '../widgets/icon.tsx';
-import { Link } from '../widgets/link.tsx';
 import { parseSort, SortHead } from '../widgets/sort.tsx';
 
 /** Rows drawn at once; the filter finds the others. */
@@ -72,9 +73,7 @@ function Row({ row, most }: { row: ServiceRow; most: number }) {
       </th>
       <td class="num strong">{coresCell(row.cores)}</td>
       <td class="share-cell">
-        <span class="meter">
-          <span class="meter-fill" style={{ width: `${most > 0 ? Math.max(0.5, (row.share / most) * 100) : 0}%` }} />
-        </span>
+        <Meter value={row.share} most={most} />
         <span class="num">{share(row.share, 1)}</span>
       </td>
       <td>
@@ -160,18 +159,12 @@ export function Services() {
           <Warnings warnings={answer.warnings.map(visible)} />
           <Strip answer={answer} />
           <div class="services-tools">
-            <div class="search-field">
-              <Icon name="search" />
-              <input
-                data-search
-                type="search"
-                aria-label="Filter services"
-                placeholder="filter services  /"
-                spellcheck={false}
-                value={view.value.service}
-                onInput={(event) => go({ service: event.currentTarget.value }, 'replace')}
-              />
-            </div>
+            <FindField
+              label="Filter services"
+              placeholder="filter services  /"
+              value={view.value.service}
+              onFind={(service) => go({ service }, 'replace')}
+            />
             <span class="muted" aria-live="polite">
               {shown.length === answer.rows.length
                 ? `${count(shown.length)} services`
