@@ -5,7 +5,7 @@ use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
 use proto::otlp::common::any_value::Value;
 use proto::otlp::common::{AnyValue, KeyValue};
-use proto::otlp::profiles::{ProfilesDictionary, Sample};
+use proto::otlp::profiles::{Profile, ProfilesDictionary, Sample};
 use std::sync::Arc;
 
 /// One sample at one time.
@@ -108,20 +108,30 @@ impl Observation {
 #[must_use]
 pub fn observations(requests: &[Vec<u8>]) -> Vec<Observation> {
     let mut all = Vec::new();
+    each_profile(requests, |tables, resource, profile| {
+        let samples = profile.samples.iter();
+        all.extend(samples.flat_map(|sample| one(tables, sample, resource)));
+    });
+    all
+}
+
+/// Calls `each` with every profile of the requests, the tables it points into and the labels of its resource.
+pub(crate) fn each_profile(
+    requests: &[Vec<u8>],
+    mut each: impl FnMut(&Tables<'_>, &Labels, &Profile),
+) {
     for request in requests {
         let request = ExportProfilesServiceRequest::decode(&request[..]).expect("OTLP");
         let dictionary = request.dictionary.as_ref().expect("a request has a dictionary");
         let tables = Tables::of(dictionary);
         for resource in &request.resource_profiles {
             let attributes = resource.resource.as_ref().map_or(&[][..], |it| &it.attributes[..]);
-            let resource_labels = Labels::of_resource(attributes);
+            let labels = Labels::of_resource(attributes);
             for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
-                let samples = profile.samples.iter();
-                all.extend(samples.flat_map(|sample| one(&tables, sample, &resource_labels)));
+                each(&tables, &labels, profile);
             }
         }
     }
-    all
 }
 
 /// The dictionary of a request, its locations in place.
@@ -131,7 +141,7 @@ pub(crate) struct Tables<'a> {
 }
 
 impl<'a> Tables<'a> {
-    pub(crate) fn of(dictionary: &'a ProfilesDictionary) -> Self {
+    fn of(dictionary: &'a ProfilesDictionary) -> Self {
         let locations = 0..dictionary.location_table.len();
         let locations = locations.map(|index| Arc::new(frame(dictionary, index))).collect();
         Self { dictionary, locations }
@@ -141,6 +151,11 @@ impl<'a> Tables<'a> {
     pub(crate) fn stack(&self, index: i32) -> Vec<Arc<Frame>> {
         let stack = &self.dictionary.stack_table[at(index)];
         stack.location_indices.iter().map(|&index| Arc::clone(&self.locations[at(index)])).collect()
+    }
+
+    /// A text of the table of strings.
+    pub(crate) fn text(&self, index: i32) -> &str {
+        string(self.dictionary, index)
     }
 
     /// The value of the attribute with this key.
@@ -162,7 +177,7 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    pub(crate) fn of_resource(attributes: &[KeyValue]) -> Self {
+    fn of_resource(attributes: &[KeyValue]) -> Self {
         let mut labels = Self::default();
         for attribute in attributes {
             labels.set(&attribute.key, attribute.value.as_ref());

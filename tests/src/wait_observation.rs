@@ -1,8 +1,6 @@
 //! Waits as a test wants to see them: one value for each sample that has one, names in place.
 
-use crate::observation::{Frame, Labels, Tables};
-use prost::Message as _;
-use proto::otlp::collector::ExportProfilesServiceRequest;
+use crate::observation::{Frame, each_profile};
 use proto::otlp::common::any_value::Value;
 use std::sync::Arc;
 
@@ -81,41 +79,29 @@ impl WaitObservation {
 #[must_use]
 pub fn waits(requests: &[Vec<u8>]) -> Vec<WaitObservation> {
     let mut all = Vec::new();
-    for request in requests {
-        let request = ExportProfilesServiceRequest::decode(&request[..]).expect("OTLP");
-        let dictionary = request.dictionary.as_ref().expect("a request has a dictionary");
-        let tables = Tables::of(dictionary);
-        for resource in &request.resource_profiles {
-            let attributes = resource.resource.as_ref().map_or(&[][..], |it| &it.attributes[..]);
-            let pid = Labels::of_resource(attributes).pid;
-            for profile in resource.scope_profiles.iter().flat_map(|scope| &scope.profiles) {
-                let text = |index: i32| {
-                    dictionary.string_table[usize::try_from(index).expect("an index")].clone()
-                };
-                let kind = profile.sample_type.as_ref().expect("a sample type");
-                for sample in &profile.samples {
-                    let Some(&value) = sample.values.first() else { continue };
-                    let attribute = |key: &str| tables.attribute(&sample.attribute_indices, key);
-                    all.push(WaitObservation {
-                        kind: text(kind.type_strindex),
-                        unit: text(kind.unit_strindex),
-                        value: u64::try_from(value).expect("nobody waits backwards"),
-                        pid,
-                        tid: match attribute("thread.id") {
-                            Some(Value::IntValue(tid)) => tid,
-                            _ => 0,
-                        },
-                        thread: text_of(attribute("thread.name")),
-                        reason: text_of(attribute("off_cpu.reason")),
-                        lock_kind: text_of(attribute("lock.kind")),
-                        lock_address: text_of(attribute("lock.address")),
-                        window_ns: profile.time_unix_nano,
-                        frames: tables.stack(sample.stack_index),
-                    });
-                }
-            }
+    each_profile(requests, |tables, labels, profile| {
+        let kind = profile.sample_type.as_ref().expect("a sample type");
+        for sample in &profile.samples {
+            let Some(&value) = sample.values.first() else { continue };
+            let attribute = |key: &str| tables.attribute(&sample.attribute_indices, key);
+            all.push(WaitObservation {
+                kind: tables.text(kind.type_strindex).to_owned(),
+                unit: tables.text(kind.unit_strindex).to_owned(),
+                value: u64::try_from(value).expect("nobody waits backwards"),
+                pid: labels.pid,
+                tid: match attribute("thread.id") {
+                    Some(Value::IntValue(tid)) => tid,
+                    _ => 0,
+                },
+                thread: text_of(attribute("thread.name")),
+                reason: text_of(attribute("off_cpu.reason")),
+                lock_kind: text_of(attribute("lock.kind")),
+                lock_address: text_of(attribute("lock.address")),
+                window_ns: profile.time_unix_nano,
+                frames: tables.stack(sample.stack_index),
+            });
         }
-    }
+    });
     all
 }
 
