@@ -87,6 +87,20 @@ fn dictionary() -> otlp::ProfilesDictionary {
     }
 }
 
+/// One profile of a resource.
+fn of_resource(attributes: Vec<KeyValue>, profile: otlp::Profile) -> otlp::ResourceProfiles {
+    let scope = InstrumentationScope { name: "test".to_owned(), ..InstrumentationScope::default() };
+    otlp::ResourceProfiles {
+        resource: Some(Resource { attributes, ..Resource::default() }),
+        scope_profiles: vec![otlp::ScopeProfiles {
+            scope: Some(scope),
+            profiles: vec![profile],
+            schema_url: String::new(),
+        }],
+        schema_url: String::new(),
+    }
+}
+
 /// Service `app` on host `h1`: `main;hot` 3 observations, `main` 2; 10 ms each.
 pub(crate) fn request_at(now_ms: i64) -> ExportProfilesServiceRequest {
     let time_ns = u64::try_from(now_ms - 10_000).unwrap() * 1_000_000;
@@ -113,18 +127,7 @@ pub(crate) fn request_at(now_ms: i64) -> ExportProfilesServiceRequest {
         pair("process.executable.path", text("/usr/bin/app")),
     ];
     ExportProfilesServiceRequest {
-        resource_profiles: vec![otlp::ResourceProfiles {
-            resource: Some(Resource { attributes, ..Resource::default() }),
-            scope_profiles: vec![otlp::ScopeProfiles {
-                scope: Some(InstrumentationScope {
-                    name: "test".to_owned(),
-                    ..InstrumentationScope::default()
-                }),
-                profiles: vec![profile],
-                schema_url: String::new(),
-            }],
-            schema_url: String::new(),
-        }],
+        resource_profiles: vec![of_resource(attributes, profile)],
         dictionary: Some(dictionary()),
     }
 }

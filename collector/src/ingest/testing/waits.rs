@@ -1,12 +1,9 @@
 //! Requests of the waiting side: off-CPU time, lock waits, contentions, holders, as Vesta's agent sends them.
 
-use super::{pair, text};
+use super::{attribute, of_resource, pair, text};
 use proto::opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
-use proto::opentelemetry_proto::tonic::common::v1::{
-    AnyValue, InstrumentationScope, any_value::Value,
-};
+use proto::opentelemetry_proto::tonic::common::v1::{AnyValue, any_value::Value};
 use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
-use proto::opentelemetry_proto::tonic::resource::v1::Resource;
 
 /// One sample, in a profile of its own.
 #[derive(Clone)]
@@ -59,9 +56,7 @@ impl Tables {
 
     fn attribute(&mut self, key: &str, value: AnyValue) -> i32 {
         let key_strindex = self.string(key);
-        let attribute =
-            otlp::KeyValueAndUnit { key_strindex, value: Some(value), unit_strindex: 0 };
-        self.dictionary.attribute_table.push(attribute);
+        self.dictionary.attribute_table.push(attribute(key_strindex, value));
         at(self.dictionary.attribute_table.len() - 1)
     }
 
@@ -127,18 +122,7 @@ pub(crate) fn waits_at(now_ms: i64, rows: &[Wait<'_>]) -> ExportProfilesServiceR
                 pair("process.executable.path", text(path)),
                 pair("process.pid", int(pid)),
             ];
-            otlp::ResourceProfiles {
-                resource: Some(Resource { attributes, ..Resource::default() }),
-                scope_profiles: vec![otlp::ScopeProfiles {
-                    scope: Some(InstrumentationScope {
-                        name: "test".to_owned(),
-                        ..InstrumentationScope::default()
-                    }),
-                    profiles: vec![profile],
-                    schema_url: String::new(),
-                }],
-                schema_url: String::new(),
-            }
+            of_resource(attributes, profile)
         })
         .collect();
     ExportProfilesServiceRequest { resource_profiles, dictionary: Some(tables.dictionary) }
