@@ -1,11 +1,10 @@
 //! The oracle's answer about locks: all samples of a lock side by side, each figure from all of them.
 
-use super::names::Numbered;
 use super::{Profile, Project, Sample};
 use crate::limits;
 use crate::query::{
-    FunctionNames as _, LockCaller, LockFigures, LockKey, LockKind, LockRow, Locks, LocksQuery,
-    Measure, Overflow, Selection, is_lock_frame,
+    LockCaller, LockFigures, LockKey, LockKind, LockRow, Locks, LocksQuery, Measure, Overflow,
+    Selection, is_lock_frame,
 };
 use crate::store::StoreError;
 use std::cmp::Reverse;
@@ -58,6 +57,7 @@ impl Project {
         let mut ranked: Vec<(LockKey, Vec<Observation<'_>>)> = locks.into_iter().collect();
         ranked.sort_by_key(|(key, samples)| (Reverse(triple(samples)), key.identity()));
         ranked.truncate(query.rows_max);
+        let total = triple(&all);
         let shown = triple(ranked.iter().flat_map(|(_, samples)| samples));
         let mut rows = Vec::new();
         for (key, samples) in ranked {
@@ -66,8 +66,8 @@ impl Project {
         Ok(Locks {
             rows,
             locks: count,
-            total: figures(triple(&all))?,
-            others: figures(minus(triple(&all), shown))?,
+            total: figures(total)?,
+            others: figures(minus(total, shown))?,
             warnings: vec![],
         })
     }
@@ -99,6 +99,7 @@ impl Project {
                 Some((Reverse(triple(told).0), kind))
             })
             .min();
+        let sums = triple(samples);
         let (waiters, waited) = self.callers(samples, query.callers_max, false)?;
         let (holders, held) = self.callers(samples, query.callers_max, true)?;
         Ok(LockRow {
@@ -106,13 +107,13 @@ impl Project {
             kind: kind.map(|(_, kind)| kind).unwrap_or_default(),
             service: service.map(|(name, _)| Arc::clone(name)).unwrap_or_default(),
             services: services.len() as u64,
-            figures: figures(triple(samples))?,
+            figures: figures(sums)?,
             threads: self
                 .reported(waits)
                 .cores(hosts.iter().map(|(host, &wait)| (host, wait)), waits.range),
             waiters,
             holders,
-            others: figures(minus(triple(samples), (waited.0, waited.1, held.2)))?,
+            others: figures(minus(sums, (waited.0, waited.1, held.2)))?,
         })
     }
 
@@ -130,10 +131,8 @@ impl Project {
                 by_function.entry(function).or_default().push((way, *one));
             }
         }
-        let numbered =
-            Numbered { names: &self.names, identities: by_function.keys().copied().collect() };
         let mut rows = Vec::new();
-        for ((function, samples), number) in by_function.into_iter().zip(0..) {
+        for (function, samples) in by_function {
             let sums = triple(samples.iter().map(|(_, one)| one));
             if sums == (0, 0, 0) {
                 continue;
@@ -145,7 +144,7 @@ impl Project {
                 (sums != (0, 0, 0)).then(|| (Reverse(sums), self.shown(way)))
             });
             let stack = heaviest.min().map(|(_, stack)| stack).unwrap_or_default();
-            rows.push(((Reverse(sums), numbered.info(number), function), stack));
+            rows.push(((Reverse(sums), self.names.info(function), function), stack));
         }
         rows.sort();
         rows.truncate(max);
@@ -153,23 +152,15 @@ impl Project {
         let mut callers = Vec::new();
         for ((Reverse(sums), function, _), stack) in rows {
             shown = (shown.0 + sums.0, shown.1 + sums.1, shown.2 + sums.2);
-            callers.push(LockCaller { function, figures: figures(sums)?, stack });
+            callers.push(LockCaller { function: function.clone(), figures: figures(sums)?, stack });
         }
         Ok((callers, shown))
     }
 
     /// Functions of a stack from the first that does not belong to the lock, or from the leaf if all do.
     fn way_to_root(&self, sample: &Sample) -> Vec<u128> {
-        let functions: Vec<u128> = sample
-            .stack
-            .iter()
-            .flat_map(|&location| self.names.functions(location))
-            .copied()
-            .collect();
-        let of_lock = |function: &u128| {
-            let numbered = Numbered { names: &self.names, identities: vec![*function] };
-            is_lock_frame(&numbered.info(0))
-        };
+        let functions = self.names.of_stack(&sample.stack);
+        let of_lock = |&function: &u128| is_lock_frame(self.names.info(function));
         let mut way: Vec<u128> = functions.iter().copied().skip_while(of_lock).collect();
         if way.is_empty() {
             way = functions;
@@ -179,7 +170,6 @@ impl Project {
     }
 
     fn shown(&self, way: &[u128]) -> Vec<Arc<str>> {
-        let numbered = Numbered { names: &self.names, identities: way.to_vec() };
-        (0..).take(way.len()).map(|number| numbered.info(number).name).collect()
+        way.iter().map(|&function| Arc::clone(&self.names.info(function).name)).collect()
     }
 }

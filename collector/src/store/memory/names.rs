@@ -64,6 +64,16 @@ impl Names {
         self.locations.get(&location).map_or(&[], |known| &known.functions)
     }
 
+    /// Functions of a stack, leaf first.
+    pub(super) fn of_stack(&self, stack: &[u128]) -> Vec<u128> {
+        stack.iter().flat_map(|&location| self.functions(location)).copied().collect()
+    }
+
+    /// What is known of a function.
+    pub(super) fn info(&self, function: u128) -> &FunctionInfo {
+        &self.functions[&function].1
+    }
+
     pub(super) fn is_named(&self, function: u128) -> bool {
         self.functions.get(&function).is_some_and(|(_, info)| info.named)
     }
@@ -98,7 +108,7 @@ pub(super) struct Numbered<'a> {
 
 impl FunctionNames for Numbered<'_> {
     fn info(&self, function: u32) -> FunctionInfo {
-        self.names.functions[&self.identities[function as usize]].1.clone()
+        self.names.info(self.identity(function)).clone()
     }
 
     fn identity(&self, function: u32) -> u128 {

@@ -77,7 +77,7 @@ impl FunctionNames for Leafy<'_> {
         let identity = self.identity(function);
         match self.values.get(&identity) {
             Some(value) => Leaves::info(&self.label, value),
-            None => Numbered { names: self.names, identities: vec![identity] }.info(0),
+            None => self.names.info(identity).clone(),
         }
     }
 
@@ -199,12 +199,7 @@ impl Project {
     ) -> Result<Vec<FunctionRow>, StoreError> {
         let mut sums: BTreeMap<u128, (i128, i128)> = BTreeMap::new();
         for (_, sample) in self.selected(selection) {
-            let functions: Vec<u128> = sample
-                .stack
-                .iter()
-                .flat_map(|&location| self.names.functions(location))
-                .copied()
-                .collect();
+            let functions = self.names.of_stack(&sample.stack);
             for function in functions.iter().collect::<HashSet<_>>() {
                 sums.entry(*function).or_default().1 += i128::from(sample.value);
             }
