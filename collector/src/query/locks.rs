@@ -315,8 +315,7 @@ pub struct Locks {
 }
 
 /// How two locks are ordered: the longer wait first, then more contentions, then more samples of holders.
-#[must_use]
-pub fn lock_rank(sums: LockSums, identity: u128) -> impl Ord + use<> {
+fn lock_rank(sums: LockSums, identity: u128) -> impl Ord + use<> {
     (Reverse(sums), identity)
 }
 
@@ -352,7 +351,7 @@ impl LockRanking {
         self.locks.is_empty()
     }
 
-    /// The first `max` in the order of [`lock_rank`], each with its place among them.
+    /// The first `max`, the longest wait first, each with its place among them.
     #[must_use]
     pub fn top(&self, max: usize) -> HashMap<u128, usize> {
         let mut ranked: Vec<(LockSums, u128)> =

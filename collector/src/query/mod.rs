@@ -15,7 +15,7 @@ pub use leaves::Leaves;
 pub use lock_frames::{caller_position, is_lock_frame};
 pub use locks::{
     LOCK_TYPE, LockCaller, LockDetail, LockFigures, LockKey, LockKind, LockRanking, LockRow,
-    LockSample, LockSums, Locks, LocksQuery, Measure, OFF_CPU_TYPE, finish_locks, lock_rank,
+    LockSample, LockSums, Locks, LocksQuery, Measure, OFF_CPU_TYPE, finish_locks,
 };
 pub use matcher::LabelKind;
 pub use timeline::{Buckets, TimelineBuilder, TimelineError};
