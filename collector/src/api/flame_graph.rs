@@ -95,7 +95,7 @@ pub(super) async fn flame_graph(
         nodes_max: params.number("max_nodes", 20_000, 1, NODES_MAX)?,
         keep_self_top: params.number("keep_self_top", 200, 0, ROWS_MAX)?,
     };
-    let (tree, coverage, accounts) = query(&app, async {
+    let (mut tree, coverage, accounts) = query(&app, async {
         let tree = app.store.merge(merge).await?;
         let coverage = app.store.coverage(selection.clone()).await?;
         Ok((tree, coverage, losses::accounts(&app, &selection).await?))
@@ -104,7 +104,6 @@ pub(super) async fn flame_graph(
     let window_ms = selection.range.to_ms - selection.range.from_ms;
     let task = tokio::task::spawn_blocking(move || {
         let losses = Losses::new(&tree.cut, &accounts.answer);
-        let mut tree = tree;
         let others = [std::mem::take(&mut tree.warnings), coverage.warnings, accounts.warnings];
         tree.warnings = all_warnings(others);
         answer(&selection.profile_type, &tree, Coverage::new(&coverage.answer, window_ms), losses)

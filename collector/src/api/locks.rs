@@ -187,6 +187,6 @@ pub(super) async fn locks(
             figures: locks.others.into(),
         },
         rows: locks.rows.iter().map(Row::of).collect(),
-        warnings: all_warnings([locks.warnings.clone(), coverage.warnings]),
+        warnings: all_warnings([locks.warnings, coverage.warnings]),
     })
 }

@@ -113,8 +113,11 @@ fn add_row(text: &mut String, row: &Row, all_ns: i64) {
         ("", "") => String::new(),
         (pid, host) => format!(", pid {pid} on {host}"),
     };
-    let executable = if *row.executable == row.service { "" } else { &*row.executable };
-    let executable = if executable.is_empty() { String::new() } else { format!(", {executable}") };
+    let executable = match &*row.executable {
+        "" => String::new(),
+        name if *name == row.service => String::new(),
+        name => format!(", {name}"),
+    };
     let name = harmless(&format!("{lock} [{service}{executable}{process}]"));
     let kind = harmless(&row.kind);
     add_line(text, (row.wait_ns, all_ns), row.contentions, &mean, &kind, &name);
