@@ -21,6 +21,18 @@ pub struct HeldCounts {
     pub no_room: u64,
 }
 
+impl HeldCounts {
+    /// These and those of others.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            held: self.held.saturating_add(other.held),
+            walked: self.walked.saturating_add(other.walked),
+            overdue: self.overdue.saturating_add(other.overdue),
+            no_room: self.no_room.saturating_add(other.no_room),
+        }
+    }
+}
+
 /// One sample that waits.
 #[derive(Debug)]
 pub(super) struct HeldSample {

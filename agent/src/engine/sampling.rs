@@ -184,7 +184,7 @@ impl Engine {
             cache: self.cache.as_ref().map(|cache| cache.counts()).unwrap_or_default(),
             perf_maps: self.intake.perf_maps.as_ref().map(|maps| maps.counts()).unwrap_or_default(),
             tables: self.publisher.counts(),
-            stacks: self.intake.held.counts(),
+            stacks: self.intake.held.counts().and(self.intake.held_waits.counts()),
             off_cpu: self.intake.off_cpu.counts(),
             locks: self.locks.counts(&self.before),
             waits: self.before.waits.unwrap_or_default(),

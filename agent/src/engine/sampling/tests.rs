@@ -3,8 +3,8 @@
 use super::Engine;
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::{
-    BpfError, CopiedStack, CpuStatistics, ProcessEvent, RawSample, Record, Statistics, TableId,
-    UserFrame, WalkMapping,
+    BpfError, CopiedStack, CpuStatistics, ProcessEvent, RawSample, RawWait, Record, Statistics,
+    TableId, UserFrame, WalkMapping,
 };
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFiles;
@@ -13,8 +13,9 @@ use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::host::Host;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
+use agent_ebpf::wait::CHANCE_ONE;
 use agent_ebpf::walk::Registers;
-use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule};
+use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule, WaitClass, WaitFacts};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -294,23 +295,25 @@ fn the_account_of_the_last_window_closes() {
     assert_eq!((closed.filtered, closed.unwanted, closed.received), (0, 2, 1));
 }
 
+/// A sample whose leaf is at `ip`, with its stack.
+fn with_stack(ip: u64, words: [u64; 2]) -> RawSample {
+    let Record::Sample(mut sample) = sample(50, monotonic_now()) else { unreachable!() };
+    let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let (ip, sp) = (AbsAddr(ip), AbsAddr(0x7000));
+    let mut general = Box::new([0; agent_ebpf::REGISTERS]);
+    general[Registers::SP] = sp.0;
+    let stack = CopiedStack { ip, sp, bp: 0, exact: true, innermost: true, general, bytes };
+    sample.stack = Some(stack);
+    sample.user = vec![UserFrame { address: ip, exact: true }];
+    sample
+}
+
 #[test]
 fn a_stack_that_came_along_is_walked_on_or_goes_as_it_is() {
-    let with_stack = |ip: u64, words: [u64; 2]| {
-        let Record::Sample(mut sample) = sample(50, monotonic_now()) else { unreachable!() };
-        let bytes = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        let (ip, sp) = (AbsAddr(ip), AbsAddr(0x7000));
-        let mut general = Box::new([0; agent_ebpf::REGISTERS]);
-        general[Registers::SP] = sp.0;
-        let stack = CopiedStack { ip, sp, bp: 0, exact: true, innermost: true, general, bytes };
-        sample.stack = Some(stack);
-        sample.user = vec![UserFrame { address: ip, exact: true }];
-        Record::Sample(sample)
-    };
     let kernel = FakeKernel::default();
     // The caller's frame is the root; the second lies in no mapping, and no table will come for it.
     kernel.0.lock().unwrap().batches =
-        vec![vec![with_stack(0x1010, [0, 0x1030]), with_stack(0x9010, [0, 0x1030])]];
+        vec![[0x1010, 0x9010].map(|ip| Record::Sample(with_stack(ip, [0, 0x1030]))).into()];
     let control = Control::default();
     let windows = run(&for_ms(120), &kernel, &control);
     let mut sum = super::Ledger::default();
@@ -320,4 +323,17 @@ fn a_stack_that_came_along_is_walked_on_or_goes_as_it_is() {
     assert_eq!((outcome(Outcome::Complete), outcome(Outcome::ProcessUnknown)), (1, 1));
     let stacks = control.counts().stacks;
     assert_eq!((stacks.walked, stacks.overdue, stacks.held, stacks.no_room), (1, 1, 0, 0));
+}
+
+#[test]
+fn the_stack_of_a_wait_is_counted_with_the_others() {
+    let sample = with_stack(0x1010, [0, 0x1030]);
+    let facts = WaitFacts::default();
+    let wait = RawWait { sample, class: WaitClass::Sleep, chance: CHANCE_ONE, facts };
+    let kernel = FakeKernel::default();
+    kernel.0.lock().unwrap().batches = vec![vec![Record::Wait(wait)]];
+    let control = Control::default();
+    run(&for_ms(120), &kernel, &control);
+    let stacks = control.counts().stacks;
+    assert_eq!((stacks.walked, stacks.overdue, stacks.held, stacks.no_room), (1, 0, 0, 0));
 }
