@@ -63,6 +63,8 @@ pub struct EngineCounts {
     pub received: u64,
     /// Records that wait in the reader for earlier ones.
     pub waiting: u64,
+    /// CPUs that came online and could not be sampled, when the last window ended.
+    pub cpus_not_sampled: u64,
     /// Kernel memory of unwind tables and mappings, bytes.
     pub table_bytes: u64,
     /// What the programs counted, when the last window ended.
@@ -191,6 +193,7 @@ impl Engine {
             unwanted: self.intake.unwanted,
             received: self.intake.received,
             waiting: u64::try_from(self.before.waiting).unwrap_or(u64::MAX),
+            cpus_not_sampled: u64::try_from(self.before.cpus_not_sampled).unwrap_or(u64::MAX),
             table_bytes: self.tables.bytes(),
             programs: self.before.total().counters,
             map_bytes: self.sampler.map_bytes(),

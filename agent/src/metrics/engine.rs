@@ -17,10 +17,14 @@ use std::time::Duration;
 pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 21] = [
+const NOW: [Figure; 23] = [
     ("go_programs_probed", "Go programs whose locks are probed", |counts| {
         counts.locks.probes.programs
     }),
+    ("cpus_not_sampled", "CPUs that came online and could not be sampled", |counts| {
+        counts.cpus_not_sampled
+    }),
+    ("wait_threads", "Threads of which waits are known", |counts| counts.off_cpu.threads),
     ("processes", "Process instances known", |counts| counts.processes.known),
     (
         "reported_mappings_bytes",
@@ -60,7 +64,7 @@ const NOW: [Figure; 21] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 65] = [
+const SINCE_START: [Figure; 67] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
         counts.locks.probes.failed
     }),
@@ -70,6 +74,12 @@ const SINCE_START: [Figure; 65] = [
         "Times that probes were taken away because they cost too much",
         |counts| counts.locks.probes.over_budget,
     ),
+    ("lock_waits_sent", "Waits of goroutines sent by the probes", |counts| {
+        counts.locks.programs.sent
+    }),
+    ("lock_waits_unmatched", "Waits of goroutines that began before the probes", |counts| {
+        counts.locks.programs.unmatched
+    }),
     ("lock_waits_lost", "Waits of goroutines for locks that were not kept", |counts| {
         let counts = counts.locks.programs;
         counts.lost + counts.busy + counts.refused
