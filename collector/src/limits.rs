@@ -248,6 +248,12 @@ pub const SEGMENT_ROWS_MAX: usize = 1 << 28;
 pub const SEGMENT_FOOTER_BYTES_MAX: usize = 64 << 20;
 /// Bytes that a query reads from a segment at once.
 pub const SEGMENT_READ_BYTES_MAX: usize = 8 << 20;
+/// Bytes of the series of one service that are held before they are written to a segment.
+pub const SEGMENT_GROUP_BYTES: usize = 32 << 20;
+/// Bytes that a merge of segments reads ahead of each, three times: a day has dozens of segments.
+pub const MERGE_READ_BYTES_MAX: usize = 256 << 10;
+/// Rows of one series that a merge of segments holds at once, 60 bytes each; larger ones stand there several times.
+pub const MERGE_ROWS_MAX: usize = 1 << 21;
 /// Bytes of one frame of a symbol log before compression.
 pub const SYMBOL_FRAME_BYTES_MAX: usize = 64 << 20;
 /// Bytes of the manifest: some 30 for each segment.

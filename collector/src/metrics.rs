@@ -109,6 +109,9 @@ struct StoreGauges {
     segments: Gauge,
     hours_dropped: Gauge,
     hours_expired: Gauge,
+    sections_damaged: Gauge,
+    segments_merged: Gauge,
+    merges_failed: Gauge,
 }
 
 impl StoreGauges {
@@ -130,6 +133,24 @@ impl StoreGauges {
                 None,
                 &self.hours_expired,
             ),
+            (
+                "vesta_store_sections_damaged",
+                "Damaged sections that queries left out, since start",
+                None,
+                &self.sections_damaged,
+            ),
+            (
+                "vesta_store_segments_merged",
+                "Segments that became part of larger ones, since start",
+                None,
+                &self.segments_merged,
+            ),
+            (
+                "vesta_store_merges_failed",
+                "Merges of segments that failed, since start: these segments stay as they are",
+                None,
+                &self.merges_failed,
+            ),
         ];
         for (name, help, unit, gauge) in rows {
             match unit {
@@ -147,6 +168,9 @@ impl StoreGauges {
         self.segments.set(number(stats.segments));
         self.hours_dropped.set(number(stats.hours_dropped));
         self.hours_expired.set(number(stats.hours_expired));
+        self.sections_damaged.set(number(stats.sections_damaged));
+        self.segments_merged.set(number(stats.segments_merged));
+        self.merges_failed.set(number(stats.merges_failed));
     }
 }
 

@@ -38,6 +38,7 @@ proptest! {
         (batches, selections, sizes) in workload(),
         restarts in prop::collection::vec(any::<bool>(), 7),
         flushes in prop::collection::vec(any::<bool>(), 7),
+        merges in prop::collection::vec(any::<bool>(), 7),
     ) {
         runtime().block_on(async {
             let dir = tempfile::tempdir().unwrap();
@@ -47,6 +48,9 @@ proptest! {
                 assert_eq!(ack, oracle.append(batch).await.unwrap());
                 if flushes[at] {
                     store.flush().await.unwrap();
+                }
+                if merges[at] {
+                    store.compact().await.unwrap();
                 }
                 if restarts[at] {
                     drop(store);

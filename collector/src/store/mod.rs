@@ -180,6 +180,10 @@ pub struct StoreStats {
     pub wal_bytes: u64,
     /// Damaged sections that queries had to leave out, since start.
     pub sections_damaged: u64,
+    /// Segments that were merged into larger ones, since start.
+    pub segments_merged: u64,
+    /// Merges of segments that failed, since start: the segments stay as they are.
+    pub merges_failed: u64,
 }
 
 /// The rows of [`ProfileStore::profile_types`] from distinct types and their newest period. The plain name is

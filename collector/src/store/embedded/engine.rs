@@ -64,6 +64,8 @@ pub(super) struct Engine {
     pub(super) clock: Clock,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
     view: RwLock<Arc<View>>,
+    /// Number of the next segment or checkpoint.
+    sequence: AtomicU64,
     pub(super) counters: Arc<Counters>,
     /// The folder is above its limit and nothing can be dropped.
     pub(super) is_full: AtomicBool,
@@ -102,6 +104,10 @@ pub(super) struct Counters {
     pub(super) file_bytes: AtomicU64,
     /// Sections that a query had to leave out.
     pub(super) sections_damaged: AtomicU64,
+    /// Segments that were merged into larger ones.
+    pub(super) segments_merged: AtomicU64,
+    /// Merges that failed.
+    pub(super) merges_failed: AtomicU64,
 }
 
 impl Project {
@@ -137,6 +143,7 @@ impl Engine {
             clock,
             projects: RwLock::default(),
             view: RwLock::default(),
+            sequence: AtomicU64::new(1),
             counters: Arc::default(),
             is_full: AtomicBool::new(false),
         }
@@ -147,6 +154,21 @@ impl Engine {
         let Some(retention_ms) = self.retention_ms else { return i64::MIN };
         let oldest_ms = self.clock.now_ms().saturating_sub(retention_ms);
         oldest_ms.div_euclid(DAY_MS).saturating_mul(DAY_MS)
+    }
+
+    /// A number for a new segment or checkpoint.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// No number from here on was given to a file.
+    pub(super) fn sequence_so_far(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
+    }
+
+    /// Numbers begin here.
+    pub(super) fn start_sequence(&self, next: u64) {
+        self.sequence.store(next, Ordering::Relaxed);
     }
 
     pub(super) fn view(&self) -> Arc<View> {
@@ -326,6 +348,8 @@ impl Engine {
             hours_expired: count(&self.counters.hours_expired),
             wal_bytes,
             sections_damaged: count(&self.counters.sections_damaged),
+            segments_merged: count(&self.counters.segments_merged),
+            merges_failed: count(&self.counters.merges_failed),
         }
     }
 }

@@ -7,8 +7,10 @@ use super::engine::{Engine, Project, SegmentMap, View};
 use super::files;
 use super::manifest::{self, Manifest, ProjectFiles, SegmentFile};
 use super::memtable::{HOUR_MS, Memtable, ProjectRows, Rows, read_shard};
+use super::merged::{Merged, Replaced};
+use super::new_segment::NewSegment;
 use super::seen::Seen;
-use super::segment::{Segment, SegmentWriter, SeriesRows};
+use super::segment::{Segment, SegmentWriter, SeriesRows, Span};
 use super::symbol_log::{self, Written};
 use super::wal;
 use crate::profile::{Attribute, ProjectName};
@@ -50,6 +52,7 @@ impl Flusher {
             segments
                 .insert(name.clone(), project.segments.iter().map(open).collect::<Result<_, _>>()?);
         }
+        engine.start_sequence(manifest.next_sequence);
         engine.change_view(|view| view.segments = Arc::new(segments));
         remove_strangers(&engine, &manifest)?;
         let seen = read_seen(dir, manifest.seen)?;
@@ -89,23 +92,20 @@ impl Flusher {
             files.log_bytes = self.write_symbols(&project)?;
             let mut segments = Vec::new();
             for hour in hours(&rows) {
-                let file = self.write_segment(&name, &rows, hour, next.next_sequence, created)?;
-                next.next_sequence += 1;
+                let file = self.write_segment(&name, &rows, hour, created)?;
                 segments.push(open_segment(&self.engine.dir, &name, &file)?);
                 files.segments.push(file);
             }
             added.insert(name, segments);
         }
         let old_seen = self.manifest.seen;
-        next.seen = next.next_sequence;
-        next.next_sequence += 1;
+        next.seen = self.engine.next_sequence();
         let seen_path = manifest::seen_path(&self.engine.dir, next.seen);
         created.push(seen_path.clone());
         write_seen(&self.engine, &seen_path, &job.seen)?;
         next.wal_floor = job.wal_floor;
-        next.write(&*self.engine.files, &self.engine.dir)?;
+        self.commit(next)?;
         created.clear();
-        self.manifest = next;
         self.engine.change_view(|view| {
             view.frozen = None;
             add_segments(view, added);
@@ -159,48 +159,75 @@ impl Flusher {
         name: &ProjectName,
         rows: &ProjectRows,
         hour: i64,
-        sequence: u64,
         created: &mut Vec<PathBuf>,
     ) -> Result<SegmentFile, StoreError> {
-        let Engine { files, dir, .. } = &*self.engine;
-        let hour_ms = hour * HOUR_MS;
-        let path = manifest::segment_path(dir, name, hour_ms, sequence);
-        let failed = |error| StoreError::io("writing", &path, error);
-        let folder = path.parent().unwrap_or(dir);
-        files::create_dir(&**files, folder).map_err(failed)?;
-        // The name ends differently until the file is complete.
-        let temporary = path.with_extension("tmp");
-        files.remove(&temporary).map_err(failed)?;
-        created.extend([temporary.clone(), path.clone()]);
-        let file = files.create(&temporary).map_err(failed)?;
-        let mut writer = SegmentWriter::new(file).map_err(failed)?;
+        let new = NewSegment::of(&self.engine, name, (hour * HOUR_MS, Span::Hour));
+        created.extend(new.paths());
+        let mut writer = new.create()?;
         let types = self.engine.project(name).map(|project| {
             let symbols = project.symbols();
             symbols.series.iter().map(|series| series.type_id).collect::<Vec<u32>>()
         });
-        add_rows(&mut writer, rows, hour, &types.unwrap_or_default()).map_err(failed)?;
+        let added = add_rows(&mut writer, rows, hour, &types.unwrap_or_default());
+        added.map_err(|error| new.failed(error))?;
         let reports = rows.reports();
         let mine: Vec<(u32, &Arc<str>, &Intervals)> = reports
             .iter()
             .filter(|((start, _, _), _)| *start == hour)
             .map(|((_, type_id, host), intervals)| (*type_id, host, intervals))
             .collect();
-        let spans = || mine.iter().flat_map(|(_, _, intervals)| intervals.spans());
-        let first = spans().map(|&(start_ms, _)| start_ms).min();
-        let last = spans().map(|&(_, end_ms)| end_ms - 1).max();
-        let reported = first.zip(last).unwrap_or((i64::MAX, i64::MIN));
-        let bytes = writer.finish(&mine).map_err(failed)?;
-        drop(reports);
-        files.rename(&temporary, &path).map_err(failed)?;
-        files.sync_dir(folder).map_err(failed)?;
-        Ok(SegmentFile { hour_ms, sequence, bytes, reported })
+        new.finish(writer, &mine)
+    }
+
+    /// Puts a merged segment in the place of those that it was made of. If one of them was dropped meanwhile, its
+    /// rows must not come back: then the new file goes, and nothing else changes.
+    pub(super) fn replace(&mut self, merged: &Merged) -> Result<Replaced, StoreError> {
+        let Merged { project: name, file, inputs, .. } = merged;
+        let path = manifest::segment_path(
+            &self.engine.dir,
+            name,
+            (file.start_ms, file.span),
+            file.sequence,
+        );
+        let mut next = self.manifest.clone();
+        let files = next.projects.entry(name.clone()).or_default();
+        let found = files.segments.iter().filter(|file| inputs.contains(&file.sequence)).count();
+        if found != inputs.len() {
+            let removed = self.engine.files.remove(&path);
+            removed.map_err(|error| StoreError::io("removing", &path, error))?;
+            return Ok(Replaced::Outdated);
+        }
+        files.segments.retain(|file| !inputs.contains(&file.sequence));
+        files.segments.push(*file);
+        let segment = open_segment(&self.engine.dir, name, file)?;
+        self.commit(next)?;
+        self.engine.change_view(|view| {
+            let mut segments = SegmentMap::clone(&view.segments);
+            let list = segments.entry(name.clone()).or_default();
+            let (gone, mut kept): (Vec<_>, Vec<_>) =
+                list.drain(..).partition(|segment| inputs.contains(&segment.sequence));
+            gone.iter().for_each(|segment| segment.remove_when_unused());
+            kept.push(segment);
+            *list = kept;
+            view.segments = Arc::new(segments);
+        });
+        self.count_bytes();
+        Ok(Replaced::Done)
+    }
+
+    /// Makes a manifest the one that counts.
+    fn commit(&mut self, mut next: Manifest) -> Result<(), StoreError> {
+        next.next_sequence = self.engine.sequence_so_far();
+        next.write(&*self.engine.files, &self.engine.dir)?;
+        self.manifest = next;
+        Ok(())
     }
 
     /// Drops the days that are too old, then the oldest hours until the folder is within its limit.
     pub(super) fn retain(&mut self) -> Result<(), StoreError> {
         let kept_from_ms = self.engine.kept_from_ms();
         if self.oldest_ms().is_some_and(|oldest_ms| oldest_ms < kept_from_ms) {
-            let gone = self.drop_hours(|hour_ms| hour_ms < kept_from_ms)?;
+            let gone = self.drop_segments(|start_ms| start_ms < kept_from_ms)?;
             let kept_from = jiff::Timestamp::from_millisecond(kept_from_ms).unwrap_or_default();
             tracing::info!(%kept_from, hours = gone, "dropped what is older than is kept");
             self.engine.counters.hours_expired.fetch_add(gone, Ordering::Relaxed);
@@ -208,10 +235,10 @@ impl Flusher {
         let max = self.engine.data_bytes_max;
         while self.engine.disk_bytes() > max {
             let Some(oldest_ms) = self.oldest_ms() else { break };
-            self.drop_hours(|hour_ms| hour_ms == oldest_ms)?;
-            let hour = jiff::Timestamp::from_millisecond(oldest_ms).unwrap_or_default();
-            tracing::warn!(%hour, max, "dropped the oldest hour: the disk limit");
-            self.engine.counters.hours_dropped.fetch_add(1, Ordering::Relaxed);
+            let gone = self.drop_segments(|start_ms| start_ms == oldest_ms)?;
+            let from = jiff::Timestamp::from_millisecond(oldest_ms).unwrap_or_default();
+            tracing::warn!(%from, hours = gone, max, "dropped what is oldest: the disk limit");
+            self.engine.counters.hours_dropped.fetch_add(gone, Ordering::Relaxed);
         }
         let is_full = self.engine.disk_bytes() > max;
         if is_full && !self.engine.is_full.load(Ordering::Relaxed) {
@@ -223,27 +250,27 @@ impl Flusher {
 
     fn oldest_ms(&self) -> Option<i64> {
         let segments = self.manifest.projects.values().flat_map(|project| &project.segments);
-        segments.map(|segment| segment.hour_ms).min()
+        segments.map(|segment| segment.start_ms).min()
     }
 
-    /// Drops the segments of some hours; answers how many hours that were.
-    fn drop_hours(&mut self, is_gone: impl Fn(i64) -> bool) -> Result<u64, StoreError> {
+    /// Drops the segments with some starts; answers how many hours they held.
+    fn drop_segments(&mut self, is_gone: impl Fn(i64) -> bool) -> Result<u64, StoreError> {
         let mut next = self.manifest.clone();
-        let mut hours = BTreeSet::new();
+        let mut hours: BTreeSet<i64> = BTreeSet::new();
         for project in next.projects.values_mut() {
-            let gone =
-                project.segments.iter().map(|file| file.hour_ms).filter(|&hour| is_gone(hour));
-            hours.extend(gone);
-            project.segments.retain(|file| !is_gone(file.hour_ms));
+            for file in project.segments.iter().filter(|file| is_gone(file.start_ms)) {
+                let first = file.start_ms.div_euclid(HOUR_MS);
+                hours.extend(first..first + file.span.ms() / HOUR_MS);
+            }
+            project.segments.retain(|file| !is_gone(file.start_ms));
         }
-        next.write(&*self.engine.files, &self.engine.dir)?;
-        self.manifest = next;
+        self.commit(next)?;
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
             for list in segments.values_mut() {
-                let gone = list.iter().filter(|segment| is_gone(segment.hour_ms));
+                let gone = list.iter().filter(|segment| is_gone(segment.start_ms));
                 gone.for_each(|segment| segment.remove_when_unused());
-                list.retain(|segment| !is_gone(segment.hour_ms));
+                list.retain(|segment| !is_gone(segment.start_ms));
             }
             view.segments = Arc::new(segments);
         });
@@ -269,8 +296,8 @@ fn open_segment(
     name: &ProjectName,
     file: &SegmentFile,
 ) -> Result<Arc<Segment>, StoreError> {
-    let path = manifest::segment_path(dir, name, file.hour_ms, file.sequence);
-    Ok(Arc::new(Segment::open(path, file.hour_ms, file.reported)?))
+    let path = manifest::segment_path(dir, name, (file.start_ms, file.span), file.sequence);
+    Ok(Arc::new(Segment::open(path, file)?))
 }
 
 fn add_segments(view: &mut View, added: SegmentMap) {
@@ -382,8 +409,9 @@ fn remove_strangers(engine: &Engine, manifest: &Manifest) -> Result<(), StoreErr
     let mut known: BTreeSet<PathBuf> = BTreeSet::new();
     known.insert(manifest::seen_path(dir, manifest.seen));
     for (name, project) in &manifest.projects {
-        let path =
-            |file: &SegmentFile| manifest::segment_path(dir, name, file.hour_ms, file.sequence);
+        let path = |file: &SegmentFile| {
+            manifest::segment_path(dir, name, (file.start_ms, file.span), file.sequence)
+        };
         known.extend(project.segments.iter().map(path));
     }
     let mut pending = vec![dir.join("projects")];

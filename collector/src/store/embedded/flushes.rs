@@ -4,6 +4,7 @@
 
 use super::engine::Engine;
 use super::flush::{Flusher, FreezeLimit, Job, is_due};
+use super::merged::{Merged, Replaced};
 use super::seen::Seen;
 use super::wal::Wal;
 use crate::limits;
@@ -19,10 +20,12 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What the thread is told to do.
-enum Work {
+pub(super) enum Work {
     Flush(Job),
     /// Only look whether something is too old to be kept.
     Retain,
+    /// Put a merged segment in the place of others, and say what became of it.
+    Replace(Merged, Sender<Result<Replaced, StoreError>>),
 }
 
 /// The writer's end of the flushing thread.
@@ -52,6 +55,11 @@ impl Flushes {
                 let result = match &job {
                     Work::Flush(job) => flusher.flush(job).and_then(|()| flusher.retain()),
                     Work::Retain => flusher.retain(),
+                    Work::Replace(merged, reply) => {
+                        // Who merges waits; the writer asked for nothing.
+                        drop(reply.send(flusher.replace(merged)));
+                        continue;
+                    }
                 };
                 if finished.send(result).is_err() {
                     break;
@@ -75,6 +83,11 @@ impl Flushes {
             retry: None,
             limit,
         })
+    }
+
+    /// Where merged segments are handed in. The thread ends when every copy is gone.
+    pub(super) fn work(&self) -> Option<Sender<Work>> {
+        self.jobs.clone()
     }
 
     /// Takes results, tries failed jobs again and freezes the memtable when it is due.

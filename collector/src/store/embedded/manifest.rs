@@ -4,6 +4,7 @@
 
 use super::codec::{Malformed, Reader, Writer};
 use super::files::{self, Files};
+use super::segment::Span;
 use crate::limits;
 use crate::profile::ProjectName;
 use crate::store::StoreError;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// First bytes: a name and the version of the format.
-const MAGIC: &[u8; 8] = b"VSTMAN\x00\x01";
+const MAGIC: &[u8; 8] = b"VSTMAN\x00\x02";
 const FILE_NAME: &str = "MANIFEST";
 
 /// The contents.
@@ -37,8 +38,9 @@ pub(super) struct ProjectFiles {
 /// A segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentFile {
-    /// Start of its hour, Unix milliseconds.
-    pub(super) hour_ms: i64,
+    /// Start of its hour or day, Unix milliseconds.
+    pub(super) start_ms: i64,
+    pub(super) span: Span,
     pub(super) sequence: u64,
     pub(super) bytes: u64,
     /// First and last millisecond that its profiles cover; reversed if none does.
@@ -80,7 +82,8 @@ impl Manifest {
             body.number(project.log_bytes);
             body.length(project.segments.len());
             for segment in &project.segments {
-                body.signed(segment.hour_ms);
+                body.signed(segment.start_ms);
+                body.byte(u8::from(segment.span == Span::Day));
                 body.number(segment.sequence);
                 body.number(segment.bytes);
                 body.signed(segment.reported.0);
@@ -112,10 +115,15 @@ impl Manifest {
         for _ in 0..reader.count(3)? {
             let name = ProjectName(reader.shared_text()?);
             let log_bytes = reader.number()?;
-            let count = reader.count(5)?;
+            let count = reader.count(6)?;
             let segment = |_| {
                 Ok(SegmentFile {
-                    hour_ms: reader.signed()?,
+                    start_ms: reader.signed()?,
+                    span: match reader.byte()? {
+                        0 => Span::Hour,
+                        1 => Span::Day,
+                        _ => return Err(Malformed("a segment is neither of an hour nor of a day")),
+                    },
                     sequence: reader.number()?,
                     bytes: reader.number()?,
                     reported: (reader.signed()?, reader.signed()?),
@@ -147,16 +155,19 @@ pub(super) fn symbol_log(dir: &Path, project: &ProjectName) -> PathBuf {
     project_dir(dir, project).join("symbols.log")
 }
 
-/// The file of a segment: a folder for the day, the hour and the sequence in the name.
+/// The file of a segment: a folder for the day, the hour if it is of one, and the sequence in the name.
 pub(super) fn segment_path(
     dir: &Path,
     project: &ProjectName,
-    hour_ms: i64,
+    (start_ms, span): (i64, Span),
     sequence: u64,
 ) -> PathBuf {
-    let time = jiff::Timestamp::from_millisecond(hour_ms).unwrap_or_default();
+    let time = jiff::Timestamp::from_millisecond(start_ms).unwrap_or_default();
     let day = time.strftime("%Y-%m-%d").to_string();
-    let name = format!("h{}-{sequence:08x}.seg", time.strftime("%H"));
+    let name = match span {
+        Span::Hour => format!("h{}-{sequence:08x}.seg", time.strftime("%H")),
+        Span::Day => format!("day-{sequence:08x}.seg"),
+    };
     project_dir(dir, project).join(day).join(name)
 }
 

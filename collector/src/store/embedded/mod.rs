@@ -1,4 +1,4 @@
-//! The embedded engine: a write-ahead log, a memtable and hour segments in one folder, no server beside it.
+//! The embedded engine: a write-ahead log, a memtable, hour and day segments in one folder, no server beside it.
 //!
 //! An append is encoded, written to the WAL with one sync for all that wait, added to the memtable, and only
 //! then acknowledged. Queries read the memtable and the segments; they never wait for a sync.
@@ -15,7 +15,10 @@ mod locks;
 mod manifest;
 mod memtable;
 mod merge;
+mod merged;
+mod merges;
 mod names;
+mod new_segment;
 mod scan;
 mod seen;
 mod segment;
@@ -40,6 +43,7 @@ use engine::{Engine, Keep};
 use files::{Disk, Files};
 use flush::Flusher;
 use flushes::Flushes;
+use merges::Merges;
 use scan::Asker;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +75,7 @@ pub struct EmbeddedStore {
     /// Absent while shutting down.
     commands: Mutex<Option<Sender<Command>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    merges: Merges,
     /// Locked for as long as the folder is in use.
     lock: std::fs::File,
 }
@@ -98,12 +103,14 @@ impl EmbeddedStore {
         flusher.retain()?;
         let floor = flusher.wal_floor();
         let flushes = Flushes::start(Arc::clone(&engine), flusher);
+        let flushes = flushes.map_err(|error| failed(&wal_dir, error))?;
+        let work = flushes.work();
         let mut writer = Writer {
             engine: Arc::clone(&engine),
             wal: Wal::new(files, wal_dir.clone(), floor),
             seen,
             queue_bytes: Arc::clone(&queue_bytes),
-            flushes: flushes.map_err(|error| failed(&wal_dir, error))?,
+            flushes,
         };
         writer.replay_all(&wal_dir, floor)?;
         let (sender, receiver) = channel();
@@ -111,12 +118,27 @@ impl EmbeddedStore {
             .name("store-writer".to_owned())
             .spawn(move || writer.run(&receiver))
             .map_err(|error| failed(&wal_dir, error))?;
+        let merges = work
+            .ok_or_else(|| std::io::Error::other("the flusher ended"))
+            .and_then(|work| Merges::start(Arc::clone(&engine), work))
+            .map_err(|error| failed(&wal_dir, error))?;
         Ok(Self {
             engine,
             queue_bytes,
             commands: Mutex::new(Some(sender)),
             thread: Mutex::new(Some(thread)),
+            merges,
             lock,
+        })
+    }
+
+    /// Merges the segments of each day into one; answers how many segments that were. It is done by itself an hour
+    /// after the end of a day.
+    pub fn compact(&self) -> StoreFuture<'_, u64> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.merges.merge_all(reply)?;
+            answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the merger ended".to_owned())))
         })
     }
 
@@ -214,6 +236,7 @@ async fn compute<T: Send + 'static>(
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
+        self.merges.stop();
         // Without a sender the writer ends, after it served what waits.
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()

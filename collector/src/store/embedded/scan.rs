@@ -1,9 +1,10 @@
 //! Finds the samples of a selection and hands them on in chunks of columns, one service after another.
 
 use super::engine::{Counters, Engine, Project, View};
-use super::memtable::{HOUR_MS, ProjectRows, Rows, read_shard};
+use super::memtable::{ProjectRows, Rows, read_shard};
 use super::segment::{Buffers, Entry, Runs, Segment};
 use super::symbols::Series;
+use crate::limits;
 use crate::profile::Attribute;
 use crate::query::{Buckets, HostValues, Selection, TimeRange};
 use crate::store::StoreError;
@@ -181,7 +182,7 @@ impl Plan {
         let all = self.view.segments.get(&self.project.name).into_iter().flatten();
         let range = self.selection.range;
         all.map(|segment| &**segment)
-            .filter(move |segment| range.touches(segment.hour_ms, segment.hour_ms + HOUR_MS - 1))
+            .filter(move |segment| range.touches(segment.bounds().0, segment.bounds().1))
     }
 
     /// Visits the series of a service in one segment. A damaged section is left out and said.
@@ -204,12 +205,13 @@ impl Plan {
         };
         let range = self.selection.range;
         let wanted = |entry: &Entry| {
-            let (first_ms, last_ms) = segment.span(entry);
+            let (first_ms, last_ms) = segment.times_of(entry);
             let series = self.series(entry.series)?;
             range.touches(first_ms, last_ms).then_some(series)
         };
         let mut buffers = Buffers::default();
         // Neighbours that are all wanted are read at once.
+        let all_rows = range.covers(segment.bounds().0, segment.bounds().1);
         let mut rest = entries;
         while !rest.is_empty() {
             let skipped = rest.iter().take_while(|entry| wanted(entry).is_none()).count();
@@ -217,7 +219,7 @@ impl Plan {
                 let from = &rest[skipped..];
                 from.split_at(from.iter().take_while(|entry| wanted(entry).is_some()).count())
             };
-            let mut runs = Runs::over(run);
+            let mut runs = Runs::over(run, all_rows, limits::SEGMENT_READ_BYTES_MAX);
             for entry in run {
                 let Some(series) = wanted(entry) else { continue };
                 self.asker.check()?;
@@ -242,7 +244,7 @@ impl Plan {
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
         let Source { segment, entry, series } = source;
-        let (first_ms, last_ms) = segment.span(entry);
+        let (first_ms, last_ms) = segment.times_of(entry);
         let by_attribute = self.selection.has_attribute_matchers();
         let whole = self.selection.range.covers(first_ms, last_ms) && !by_attribute;
         let sums_will_do = match need {
@@ -256,21 +258,36 @@ impl Plan {
             let (nodes, values) = (&buffers.nodes, &buffers.values);
             return visit(series, Chunk { nodes, values, samples, first_ms, ..Chunk::default() });
         }
-        segment.read_rows(entry, runs, buffers)?;
+        segment.read_stacks(entry, runs, buffers)?;
         let with_sets = by_attribute || need == Need::Rows;
         if with_sets {
             segment.read_sets(entry, runs, buffers)?;
         }
-        let columns = Columns {
-            times: &buffers.times,
-            nodes: &buffers.nodes,
-            values: &buffers.values,
-            sets: if with_sets { &buffers.sets } else { &[] },
-            dictionary: if with_sets { &buffers.dictionary } else { &[] },
-            first_ms,
-            last_ms,
-        };
-        self.visit_rows(series, &columns, scratch, visit)
+        let mut behind = 0;
+        for part in entry.parts() {
+            let first = behind;
+            behind += part.rows();
+            let (first_ms, last_ms) = segment.times_of_part(part);
+            if !self.selection.range.touches(first_ms, last_ms) {
+                continue;
+            }
+            self.asker.check()?;
+            if let Err(error) = segment.read_part(part, runs, buffers) {
+                self.leave_out(error)?;
+                continue;
+            }
+            let columns = Columns {
+                times: &buffers.times,
+                nodes: &buffers.nodes,
+                values: &buffers.values,
+                sets: if with_sets { &buffers.sets[first..behind] } else { &[] },
+                dictionary: if with_sets { &buffers.dictionary } else { &[] },
+                first_ms,
+                last_ms,
+            };
+            self.visit_rows(series, &columns, scratch, visit)?;
+        }
+        Ok(())
     }
 
     /// Tells the reader of the answer something, once.

@@ -1,12 +1,13 @@
 //! Reading a segment: the footer once, then by positional reads only the sections that a query needs.
 
-use super::{END_MAGIC, Entry, Footer, Section, TRAILER_BYTES};
+use super::{END_MAGIC, Entry, Footer, Part, Section, Span, TRAILER_BYTES};
 use crate::limits;
 use crate::profile::{Attribute, AttributeValue};
 use crate::query::TimeRange;
 use crate::store::StoreError;
 use crate::store::embedded::codec::{Malformed, Reader, unpress};
 use crate::store::embedded::columns::{unpack, unpack_sorted, unpack_wide};
+use crate::store::embedded::manifest::SegmentFile;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
@@ -15,15 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// A segment. Its file is open only while a query reads it: there are more hours than descriptors. It stays
-/// there for as long as a query has the segment, though its hour was dropped meanwhile.
+/// there for as long as a query has the segment, though it was dropped or merged meanwhile.
 #[derive(Debug)]
 pub(in super::super) struct Segment {
     path: PathBuf,
     open: Mutex<Weak<File>>,
     /// Its file goes with the last who has it.
     is_dropped: AtomicBool,
-    /// Start of its hour, Unix milliseconds.
-    pub(in super::super) hour_ms: i64,
+    /// Start of its hour or day, Unix milliseconds.
+    pub(in super::super) start_ms: i64,
+    pub(in super::super) span: Span,
+    /// Its number: no other has it.
+    pub(in super::super) sequence: u64,
     /// First and last millisecond that its profiles cover; reversed if none does.
     reported: (i64, i64),
     length: u64,
@@ -46,16 +50,13 @@ pub(in super::super) struct Buffers {
 }
 
 impl Segment {
-    pub(in super::super) fn open(
-        path: PathBuf,
-        hour_ms: i64,
-        reported: (i64, i64),
-    ) -> Result<Self, StoreError> {
+    pub(in super::super) fn open(path: PathBuf, file: &SegmentFile) -> Result<Self, StoreError> {
+        let SegmentFile { start_ms, span, sequence, reported, .. } = *file;
         let failed = |source| StoreError::io("opening", &path, source);
         let length = std::fs::metadata(&path).map_err(failed)?.len();
         let (open, is_dropped, footer) =
             (Mutex::default(), AtomicBool::new(false), OnceLock::new());
-        Ok(Self { path, open, is_dropped, hour_ms, reported, length, footer })
+        Ok(Self { path, open, is_dropped, start_ms, span, sequence, reported, length, footer })
     }
 
     /// The open file: while somebody has it, others get the same.
@@ -91,9 +92,27 @@ impl Segment {
         Ok(&entries[first..first + count])
     }
 
+    /// All series, in their order.
+    pub(in super::super) fn all_entries(&self) -> Result<&[Entry], StoreError> {
+        Ok(&self.footer()?.entries)
+    }
+
+    /// First and last millisecond that the segment may hold rows of.
+    pub(in super::super) fn bounds(&self) -> (i64, i64) {
+        (self.start_ms, self.start_ms + self.span.ms() - 1)
+    }
+
     /// First and last time of a series, Unix milliseconds.
-    pub(in super::super) fn span(&self, entry: &Entry) -> (i64, i64) {
-        (self.hour_ms + i64::from(entry.first_ms), self.hour_ms + i64::from(entry.last_ms))
+    pub(in super::super) fn times_of(&self, entry: &Entry) -> (i64, i64) {
+        let (first, last) = (entry.parts.first(), entry.parts.last());
+        let first_ms = first.map_or(0, |part| part.first_ms);
+        let last_ms = last.map_or(0, |part| part.last_ms);
+        (self.start_ms + i64::from(first_ms), self.start_ms + i64::from(last_ms))
+    }
+
+    /// First and last time of a part, Unix milliseconds.
+    pub(in super::super) fn times_of_part(&self, part: &Part) -> (i64, i64) {
+        (self.start_ms + i64::from(part.first_ms), self.start_ms + i64::from(part.last_ms))
     }
 
     /// Reads stacks and sums of a series; false if it has no sums.
@@ -117,27 +136,35 @@ impl Segment {
         }))
     }
 
-    /// Reads the rows of a series.
-    pub(in super::super) fn read_rows(
+    /// Reads the stacks of a series, which its rows refer to.
+    pub(in super::super) fn read_stacks(
         &self,
         entry: &Entry,
         runs: &mut Runs,
         buffers: &mut Buffers,
     ) -> Result<(), StoreError> {
         let sums = self.section(entry.sums_section, &mut runs.sums)?;
-        let stacks = sums.and_then(|bytes| {
+        self.checked(sums.and_then(|bytes| {
             let stacks = &mut buffers.stacks;
             unpack_sorted(&mut Reader::new(bytes), entry.stacks as usize, stacks)
-        });
-        self.checked(stacks)?;
-        let rows = self.section(entry.rows_section, &mut runs.rows)?;
-        let count = entry.rows as usize;
+        }))
+    }
+
+    /// Reads a part of the rows of a series whose stacks were read.
+    pub(in super::super) fn read_part(
+        &self,
+        part: &Part,
+        runs: &mut Runs,
+        buffers: &mut Buffers,
+    ) -> Result<(), StoreError> {
+        let rows = self.section(part.section, &mut runs.rows)?;
+        let count = part.rows();
         self.checked(rows.and_then(|bytes| {
             let mut reader = Reader::new(bytes);
             let Buffers { nodes, values, times, stacks, scratch, .. } = buffers;
             unpack_sorted(&mut reader, count, scratch)?;
             times.clear();
-            times.extend(scratch.iter().map(|&offset| self.hour_ms + i64::from(offset)));
+            times.extend(scratch.iter().map(|&offset| self.start_ms + i64::from(offset)));
             unpack(&mut reader, count, nodes)?;
             for node in nodes.iter_mut() {
                 let stack = stacks.get(*node as usize);
@@ -159,7 +186,8 @@ impl Segment {
         self.checked(bytes.and_then(|bytes| {
             let mut reader = Reader::new(bytes);
             read_dictionary(&mut reader, &mut buffers.dictionary)?;
-            unpack(&mut reader, entry.rows as usize, &mut buffers.sets)?;
+            let rows = usize::try_from(entry.samples()).unwrap_or(usize::MAX);
+            unpack(&mut reader, rows, &mut buffers.sets)?;
             let known = buffers.dictionary.len();
             if buffers.sets.iter().any(|&set| set as usize >= known) {
                 return Err(Malformed("an attribute set is outside its table"));
@@ -240,7 +268,7 @@ impl Segment {
         }
         if offset < run.offset || end > run.offset + run.bytes.len() as u64 {
             // What follows is wanted next: the sections of one service lie side by side.
-            let ahead = offset.saturating_add(limits::SEGMENT_READ_BYTES_MAX as u64);
+            let ahead = offset.saturating_add(run.ahead_max);
             let behind = run.wanted_end.min(ahead).min(self.length).max(end);
             let length = usize::try_from(behind - offset);
             run.bytes.resize(length.unwrap_or(0), 0);
@@ -294,20 +322,24 @@ struct Run {
     bytes: Vec<u8>,
     /// Up to where sections are wanted.
     wanted_end: u64,
+    /// Bytes that are read at once.
+    ahead_max: u64,
 }
 
 impl Runs {
-    /// Runs over neighbouring series that are all wanted.
-    pub(in super::super) fn over(entries: &[Entry]) -> Self {
-        let until = |section: fn(&Entry) -> Section| {
-            let last = entries.last().map(section).unwrap_or_default();
+    /// Runs over neighbouring series that are all wanted, with all of their rows or some.
+    pub(in super::super) fn over(entries: &[Entry], all_rows: bool, ahead_max: usize) -> Self {
+        let until = |section: Option<Section>| {
+            let last = section.unwrap_or_default();
             let wanted_end = last.offset.saturating_add(last.length.into());
-            Run { wanted_end, ..Run::default() }
+            Run { wanted_end, ahead_max: ahead_max as u64, ..Run::default() }
         };
+        let last = entries.last();
+        let last_part = last.and_then(|entry| entry.parts.last()).filter(|_| all_rows);
         Self {
-            sums: until(|entry| entry.sums_section),
-            rows: until(|entry| entry.rows_section),
-            sets: until(|entry| entry.sets_section),
+            sums: until(last.map(|entry| entry.sums_section)),
+            rows: until(last_part.map(|part| part.section)),
+            sets: until(last.map(|entry| entry.sets_section)),
         }
     }
 }

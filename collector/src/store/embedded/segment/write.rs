@@ -1,6 +1,7 @@
 //! Writing a segment.
 
-use super::{END_MAGIC, Entry, Footer, MAGIC, Section};
+use super::{END_MAGIC, Entry, Footer, MAGIC, PART_ROWS, Part, Section};
+use crate::limits;
 use crate::profile::{Attribute, AttributeValue};
 use crate::query::Intervals;
 use crate::store::embedded::codec::{Writer, press};
@@ -10,10 +11,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-/// Rows of one series in one hour, in any order, as parallel columns.
+/// Rows of one series in one segment, in any order, as parallel columns.
 #[derive(Debug, Default)]
 pub(in super::super) struct SeriesRows {
-    /// Milliseconds since the start of the hour.
+    /// Milliseconds since the start of the segment.
     pub(in super::super) times: Vec<u32>,
     pub(in super::super) nodes: Vec<u32>,
     pub(in super::super) values: Vec<i64>,
@@ -38,6 +39,12 @@ struct Group {
     sets: Writer,
 }
 
+impl Group {
+    fn bytes(&self) -> usize {
+        self.sums.bytes.len() + self.rows.bytes.len() + self.sets.bytes.len()
+    }
+}
+
 impl SegmentWriter {
     pub(in super::super) fn new(mut file: Box<dyn AppendFile>) -> io::Result<Self> {
         file.append(MAGIC)?;
@@ -52,7 +59,9 @@ impl SegmentWriter {
         rows: SeriesRows,
         dictionary: &[Arc<[Attribute]>],
     ) -> io::Result<()> {
-        if self.group.key != (type_id, service) {
+        // A group that is large enough is written in pieces: it need not fit into memory.
+        if self.group.key != (type_id, service) || self.group.bytes() > limits::SEGMENT_GROUP_BYTES
+        {
             self.end_group()?;
             self.group.key = (type_id, service);
         }
@@ -61,18 +70,12 @@ impl SegmentWriter {
             series,
             type_id,
             service,
-            rows: length32(sorted.rows.times.len())?,
             stacks: length32(sorted.stacks.len())?,
-            first_ms: sorted.rows.times.first().copied().unwrap_or(0),
-            last_ms: sorted.rows.times.last().copied().unwrap_or(0),
             sums_section: section(&mut self.group.sums, |writer| {
                 sorted.write_sums(writer);
                 Ok(())
             })?,
-            rows_section: section(&mut self.group.rows, |writer| {
-                sorted.write_rows(writer);
-                Ok(())
-            })?,
+            parts: sorted.write_parts(&mut self.group.rows)?,
             sets_section: section(&mut self.group.sets, |writer| {
                 write_sets(&sorted.rows.sets, dictionary, writer)
             })?,
@@ -96,6 +99,9 @@ impl SegmentWriter {
         self.footer.reports_section = reports_section;
         self.append(&writer.bytes)?;
         let footer = self.footer.encode();
+        if footer.len() > limits::SEGMENT_FOOTER_BYTES_MAX {
+            return Err(io::Error::other("a segment has too many series"));
+        }
         let mut trailer = length32(footer.len())?.to_le_bytes().to_vec();
         trailer.extend_from_slice(&crc32c::crc32c(&footer).to_le_bytes());
         trailer.extend_from_slice(END_MAGIC);
@@ -112,7 +118,7 @@ impl SegmentWriter {
         let sets_start = rows_start + rows.bytes.len() as u64;
         self.footer.entries.extend(entries.into_iter().map(|mut entry| {
             entry.sums_section.offset += sums_start;
-            entry.rows_section.offset += rows_start;
+            entry.parts.iter_mut().for_each(|part| part.section.offset += rows_start);
             entry.sets_section.offset += sets_start;
             entry
         }));
@@ -181,10 +187,21 @@ impl Sorted {
         }
     }
 
-    fn write_rows(&self, writer: &mut Writer) {
-        pack_sorted(&self.rows.times, writer);
-        pack(&self.indices, writer);
-        pack_wide(&self.rows.values, writer);
+    fn write_parts(&self, writer: &mut Writer) -> io::Result<Vec<Part>> {
+        let SeriesRows { times, values, .. } = &self.rows;
+        let columns = times.chunks(PART_ROWS).zip(values.chunks(PART_ROWS));
+        let columns = columns.zip(self.indices.chunks(PART_ROWS));
+        let part = |((times, values), indices): ((&[u32], &[i64]), &[u32])| {
+            let section = section(writer, |writer| {
+                pack_sorted(times, writer);
+                pack(indices, writer);
+                pack_wide(values, writer);
+                Ok(())
+            })?;
+            let (first_ms, last_ms) = (times[0], times[times.len() - 1]);
+            Ok(Part { rows: length32(times.len())?, first_ms, last_ms, section })
+        };
+        columns.map(part).collect()
     }
 }
 

@@ -34,6 +34,7 @@ fn child() {
                     writeln!(std::io::stdout(), "acknowledged {sequence}").unwrap();
                     if sequence % 400 == 0 {
                         store.flush().await.unwrap();
+                        store.compact().await.unwrap();
                     }
                 }
             });

@@ -30,8 +30,9 @@ proptest! {
                 loop {
                     let acknowledged = store.append(batch.clone()).await.is_ok();
                     if acknowledged && flush {
-                        // May fail with the power; the WAL still has everything.
+                        // Both may fail with the power; the WAL or the inputs still have everything.
                         drop(store.flush().await);
+                        drop(store.compact().await);
                     }
                     if acknowledged {
                         oracle.append(batch.clone()).await.unwrap();

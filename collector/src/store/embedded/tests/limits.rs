@@ -5,7 +5,7 @@ use crate::profile::ProfileId;
 use crate::store::embedded::memtable::{DAY_MS, HOUR_MS};
 
 /// A profile of `samples` samples, spread over an hour from `hour` hours after the start on.
-fn hour_of(hour: i64, samples: i64) -> WriteBatch {
+pub(super) fn hour_of(hour: i64, samples: i64) -> WriteBatch {
     let mut batch = one_profile("api", ProfileId::None, &[(&["main", "leaf"], 1)]);
     let profile = &mut batch.profiles[0];
     profile.time_ms += hour * HOUR_MS;
@@ -22,7 +22,7 @@ fn hour_of(hour: i64, samples: i64) -> WriteBatch {
     batch
 }
 
-async fn samples_of(store: &EmbeddedStore, hour: i64) -> u64 {
+pub(super) async fn samples_of(store: &EmbeddedStore, hour: i64) -> u64 {
     let mut selection = everything("cpu");
     selection.range.from_ms = START_MS + hour * HOUR_MS;
     selection.range.to_ms = selection.range.from_ms + HOUR_MS;
@@ -75,12 +75,23 @@ async fn late_data_makes_a_further_segment_of_its_hour() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_damaged_byte_of_a_segment_is_noticed_or_harmless() {
+    for hours in [1, 2] {
+        every_damaged_byte(hours).await;
+    }
+}
+
+/// Of the segment of an hour, or of a day that was merged of several.
+async fn every_damaged_byte(hours: i64) {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
-    let mut batch = hour_of(0, 300);
-    batch.profiles.extend(one_profile("db", ProfileId::None, &[(&["main"], 3)]).profiles);
-    store.append(batch).await.unwrap();
-    store.flush().await.unwrap();
+    for hour in 0..hours {
+        let mut batch = hour_of(hour, 300);
+        batch.profiles.extend(one_profile("db", ProfileId::None, &[(&["main"], 3)]).profiles);
+        store.append(batch).await.unwrap();
+        store.flush().await.unwrap();
+    }
+    store.compact().await.unwrap();
+    assert_eq!(segments_on_disk(dir.path()), 1);
     let right = merged(&store).await.unwrap();
     drop(store);
     let segment = find(dir.path(), "seg");
@@ -155,7 +166,7 @@ async fn damaged_manifests_and_symbol_logs_are_named() {
 }
 
 /// The one file with this ending.
-fn find(dir: &Path, ending: &str) -> PathBuf {
+pub(super) fn find(dir: &Path, ending: &str) -> PathBuf {
     let mut pending = vec![dir.to_owned()];
     while let Some(folder) = pending.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -222,7 +233,7 @@ fn open_segments(dir: &Path) -> usize {
     targets.filter(|path| path.starts_with(dir) && path.to_string_lossy().contains(".seg")).count()
 }
 
-fn segments_on_disk(dir: &Path) -> usize {
+pub(super) fn segments_on_disk(dir: &Path) -> usize {
     let mut folders = vec![dir.to_owned()];
     let mut found = 0;
     while let Some(folder) = folders.pop() {

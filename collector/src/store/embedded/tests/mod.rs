@@ -5,6 +5,7 @@ mod faults;
 mod faulty;
 mod limits;
 mod locks;
+mod merges;
 mod torn;
 
 use super::files::Disk;

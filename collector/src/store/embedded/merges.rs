@@ -1,0 +1,127 @@
+//! When segments are merged: by a thread of its own, one merge after the other, beside appends, flushes and
+//! queries. What it made takes the place of its inputs by way of the flusher, who alone writes the manifest.
+
+use super::engine::Engine;
+use super::flushes::Work;
+use super::merged::{Due, Merged, Replaced, When};
+use crate::store::StoreError;
+use hashbrown::HashSet;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How often the thread looks whether an hour or a day is over for long enough.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// Answers how many segments became part of others.
+type Reply = oneshot::Sender<Result<u64, StoreError>>;
+
+/// The thread's other end. Dropping it waits for the thread, which ends within a service.
+#[derive(Debug)]
+pub(super) struct Merges {
+    requests: Mutex<Option<Sender<Reply>>>,
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Merges {
+    /// Starts the thread; `flusher` puts merged segments in the place of others.
+    pub(super) fn start(engine: Arc<Engine>, flusher: Sender<Work>) -> std::io::Result<Self> {
+        let (requests, waiting) = channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let failed = HashSet::new();
+        let mut merger = Merger { engine, flusher, stop: Arc::clone(&stop), failed };
+        let thread = std::thread::Builder::new().name("store-merger".to_owned());
+        let thread = thread.spawn(move || merger.run(&waiting))?;
+        Ok(Self { requests: Mutex::new(Some(requests)), stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Has every day that has several segments merged.
+    pub(super) fn merge_all(&self, reply: Reply) -> Result<(), StoreError> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = requests.as_ref().and_then(|requests| requests.send(reply).ok());
+        sent.ok_or_else(|| StoreError::Busy("the store is shutting down".to_owned()))
+    }
+
+    /// Ends the thread and waits for it.
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the merger of the store panicked");
+        }
+    }
+}
+
+/// The thread's state.
+struct Merger {
+    engine: Arc<Engine>,
+    flusher: Sender<Work>,
+    stop: Arc<AtomicBool>,
+    /// Inputs that could not be merged: they stay as they are until the next start, or until others join them.
+    failed: HashSet<BTreeSet<u64>>,
+}
+
+impl Merger {
+    fn run(&mut self, requests: &Receiver<Reply>) {
+        loop {
+            match requests.recv_timeout(LOOK) {
+                Ok(reply) => {
+                    let merged = self.merge_all(When::Now);
+                    // Nobody listens if the caller gave up; the merges happened all the same.
+                    drop(reply.send(merged));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = When::At(self.engine.clock.now_ms());
+                    // The error is in the log and counted.
+                    drop(self.merge_all(now));
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+    }
+
+    /// Merges what is due; answers how many segments that were, or the last error.
+    fn merge_all(&mut self, when: When) -> Result<u64, StoreError> {
+        let (mut count, mut result) = (0, Ok(()));
+        while !self.stop.load(Ordering::Relaxed)
+            && let Some(due) = Due::next(&self.engine.view(), when, &self.failed)
+        {
+            match self.merge_one(&due) {
+                Ok(()) => count += due.inputs.len() as u64,
+                Err(StoreError::Abandoned) => break,
+                Err(error) => {
+                    tracing::error!(%error, "segments cannot be merged and stay as they are");
+                    self.engine.counters.merges_failed.fetch_add(1, Ordering::Relaxed);
+                    self.failed.insert(due.sequences());
+                    result = Err(error);
+                }
+            }
+        }
+        result.map(|()| count)
+    }
+
+    fn merge_one(&self, due: &Due) -> Result<(), StoreError> {
+        let merged = due.merge(&self.engine, &self.stop)?;
+        if self.replace(merged)? == Replaced::Done {
+            let inputs = due.inputs.len() as u64;
+            self.engine.counters.segments_merged.fetch_add(inputs, Ordering::Relaxed);
+            let from = jiff::Timestamp::from_millisecond(due.start_ms).unwrap_or_default();
+            tracing::debug!(%from, span = ?due.span, inputs, "merged segments");
+        }
+        Ok(())
+    }
+
+    fn replace(&self, merged: Merged) -> Result<Replaced, StoreError> {
+        let (reply, answer) = channel();
+        let ended = || StoreError::Busy("the flusher ended".to_owned());
+        self.flusher.send(Work::Replace(merged, reply)).ok().ok_or_else(ended)?;
+        answer.recv().unwrap_or_else(|_| Err(ended()))
+    }
+}
