@@ -73,14 +73,16 @@ impl Load {
         let running = match kind {
             Kind::Idle => Vec::new(),
             Kind::Loaded => mixed(seconds),
-            Kind::Short => mixed(seconds).into_iter().chain(brief()).collect(),
+            Kind::Short => mixed(seconds).into_iter().chain(brief(seconds)).collect(),
             Kind::Debug => mixed(seconds).into_iter().chain([described(seconds)]).collect(),
-            Kind::Storm => mixed(seconds).into_iter().chain(compilers(2)).collect(),
+            Kind::Storm => mixed(seconds).into_iter().chain(compilers(2, seconds)).collect(),
             Kind::NineMillion => vec![mapper(&rows_file::written(), seconds)],
             Kind::Execs => execs(seconds),
             Kind::Mappings => vec![remapper(seconds)],
             Kind::Million => million(seconds).into_iter().collect(),
-            Kind::Spinners => (0..12).map(|_| spinner(seconds)).chain(compilers(2)).collect(),
+            Kind::Spinners => {
+                (0..12).map(|_| spinner(seconds)).chain(compilers(2, seconds)).collect()
+            }
         };
         Self { running }
     }
@@ -125,6 +127,7 @@ with open(sys.argv[1], 'rb') as f:
 fn million(seconds: u64) -> Option<Running> {
     const RUN: &str = "
 end=$(($(date +%s) + $4)); n=0
+trap 'rm -f \"$copy\"; exit' TERM
 while [ $(date +%s) -lt $end ]; do
     n=$((n + 1)); copy=\"$3/rows-1m-$n.so\"
     cp \"$1\" \"$copy\"; head -c 16 /dev/urandom >> \"$copy\"
@@ -152,11 +155,18 @@ fn mixed(seconds: u64) -> Vec<Running> {
 }
 
 /// Processes of 20 ms, one after the other.
-fn brief() -> Option<Running> {
+fn brief(seconds: u64) -> Option<Running> {
     let brief = workload::c("brief", &[])?;
-    let mut shell = Command::new("sh");
-    shell.arg("-c").arg("while :; do \"$0\" 20 30; sleep 0.2; done").arg(brief);
+    let mut shell = shell("while :; do \"$0\" 20 30; sleep 0.2; done", seconds);
+    shell.arg(brief);
     Some(Running::start(shell))
+}
+
+/// A script without an end, and what it started, for so long: also when nobody is left to end it.
+fn shell(script: &str, seconds: u64) -> Command {
+    let mut shell = Command::new("timeout");
+    shell.arg(seconds.to_string()).args(["sh", "-c", script]);
+    shell
 }
 
 /// This program itself, busy.
@@ -232,22 +242,17 @@ fn java(seconds: u64) -> Option<Running> {
 }
 
 fn spinner(seconds: u64) -> Running {
-    let mut shell = Command::new("timeout");
-    shell.arg(seconds.to_string()).args(["sh", "-c", "while :; do :; done"]);
-    Running::start(shell)
+    Running::start(shell("while :; do :; done", seconds))
 }
 
 /// Compilers that run one after the other, so many at once.
-fn compilers(at_once: usize) -> Vec<Running> {
+fn compilers(at_once: usize, seconds: u64) -> Vec<Running> {
     let Some(compiler) = tool("g++") else { return Vec::new() };
     let source = binary::repository().join("tests/workloads/split.cpp");
     let compile = |_| {
-        let mut shell = Command::new("sh");
-        shell.arg("-c").arg("while :; do \"$0\" -O2 -c -o /dev/null \"$1\"; done");
-        Running::start({
-            shell.arg(&compiler).arg(&source);
-            shell
-        })
+        let mut shell = shell("while :; do \"$0\" -O2 -c -o /dev/null \"$1\"; done", seconds);
+        shell.arg(&compiler).arg(&source);
+        Running::start(shell)
     };
     (0..at_once).map(compile).collect()
 }

@@ -21,7 +21,7 @@ use std::path::PathBuf;
     after_help = "\
 Examples:
   cargo xtask bench agent
-  cargo xtask bench agent --loads loaded,idle
+  cargo xtask bench agent --loads loaded,idle --off-cpu with
   cargo xtask bench agent --frequency 97 --seconds 60 --json
   cargo xtask bench agent --beside /opt/profiler/ebpf-profiler
   cargo xtask bench collector --seconds 20"
@@ -55,6 +55,10 @@ struct AgentArgs {
         Kind::Spinners, Kind::Execs, Kind::Mappings, Kind::Million,
     ])]
     loads: Vec<Kind>,
+    /// Whether the agent measures off-CPU time and lock waits meanwhile; the names of figures end with `_waiting`
+    /// where it does.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [OffCpu::Without, OffCpu::With])]
+    off_cpu: Vec<OffCpu>,
     /// Length of each measured part; fifteen seconds before it warm up.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -64,13 +68,32 @@ struct AgentArgs {
     /// One JSON object a line: `{"figure","value","unit"}`, and `peer` and `ratio` beside another.
     #[arg(long)]
     json: bool,
-    /// Measure this executable of another OTLP agent in the same way, under the same load.
+    /// Measure this executable of another OTLP agent in the same way, under the same load, beside Vesta without off-CPU time.
     #[arg(long, value_name = "PROFILER")]
     beside: Option<PathBuf>,
     /// How the other agent is called; {address} and {hz} are filled in
     /// [default: as the OpenTelemetry eBPF profiler wants it].
     #[arg(long, value_name = "ARGUMENT", allow_hyphen_values = true)]
     beside_argument: Vec<String>,
+}
+
+/// Whether an agent measures waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum OffCpu {
+    /// Samples of the clock alone (`--no-off-cpu`).
+    Without,
+    /// As `run` does unless told otherwise.
+    With,
+}
+
+impl OffCpu {
+    /// What ends the names of its figures.
+    const fn suffix(self) -> &'static str {
+        match self {
+            Self::Without => "",
+            Self::With => "_waiting",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Args)]

@@ -2,9 +2,9 @@
 //! works in between, with an agent that measures waits and with one that does not, in turns. Beside it the usual
 //! measures of switches, where the host has them: `perf bench sched pipe` and `stress-ng --switch`.
 
-use crate::WaitingArgs;
 use crate::figures::{Figure, print};
 use crate::observer::{BpfStatistics, Reading};
+use crate::{OffCpu, WaitingArgs};
 use std::io::{Read as _, Write as _, pipe};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,13 +19,6 @@ const WARM_UP: Duration = Duration::from_secs(2);
 /// Length of one measurement.
 const SLICE: Duration = Duration::from_secs(3);
 
-/// With and without the measuring of waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
-    With,
-    Without,
-}
-
 pub(crate) fn measure(args: &WaitingArgs) {
     if !need::bpf() {
         return;
@@ -34,8 +27,8 @@ pub(crate) fn measure(args: &WaitingArgs) {
     let mut ratios = Vec::new();
     let mut figures = Vec::new();
     for _ in 0..args.rounds {
-        let (without, _) = one(Side::Without, || handovers(rounds));
-        let (with, paths) = one(Side::With, || handovers(rounds));
+        let (without, _) = one(OffCpu::Without, || handovers(rounds));
+        let (with, paths) = one(OffCpu::With, || handovers(rounds));
         ratios.push(without / with - 1.0);
         figures = paths;
         figures.push(Figure::new("switches_per_s", 2.0 * without, "1/s"));
@@ -53,11 +46,11 @@ pub(crate) fn measure(args: &WaitingArgs) {
 }
 
 /// Runs the load beside an agent; what it gives, and what the programs of switches took.
-fn one(side: Side, load: impl Fn() -> f64) -> (f64, Vec<Figure>) {
+fn one(off_cpu: OffCpu, load: impl Fn() -> f64) -> (f64, Vec<Figure>) {
     let sink = Sink::start();
     let metrics = Metrics::somewhere();
     let mut arguments = metrics.arguments();
-    if side == Side::Without {
+    if off_cpu == OffCpu::Without {
         arguments.push("--no-off-cpu".to_owned());
     }
     let options = AgentOptions { arguments, ..AgentOptions::default() };
@@ -65,7 +58,7 @@ fn one(side: Side, load: impl Fn() -> f64) -> (f64, Vec<Figure>) {
     std::thread::sleep(WARM_UP);
     let value = load();
     let figures =
-        if side == Side::With { paths(&metrics, agent.process().pid()) } else { Vec::new() };
+        if off_cpu == OffCpu::With { paths(&metrics, agent.process().pid()) } else { Vec::new() };
     agent.stop();
     (value, figures)
 }
@@ -186,8 +179,8 @@ fn others(args: &WaitingArgs) -> Vec<Figure> {
 fn pairs(name: &str, rounds: usize, load: impl Fn() -> f64) -> Vec<Figure> {
     let mut sides = [Vec::new(), Vec::new()];
     for _ in 0..rounds.max(1) {
-        sides[0].push(one(Side::Without, &load).0);
-        sides[1].push(one(Side::With, &load).0);
+        sides[0].push(one(OffCpu::Without, &load).0);
+        sides[1].push(one(OffCpu::With, &load).0);
     }
     let [without, with] = sides.map(|mut values| {
         values.sort_by(f64::total_cmp);

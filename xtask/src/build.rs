@@ -121,6 +121,9 @@ pub(crate) fn bench(what: &str, arguments: &[String]) -> Result<()> {
     } else {
         let mut bench = Command::new(folder.join("bench"));
         bench.arg(what).env("VESTA_PROGRAMS", &folder);
+        if what == "waiting" {
+            bench.envs(measures_of_switches());
+        }
         bench
     };
     let status = bench.args(arguments).current_dir(root()).status().context("start bench")?;
@@ -128,4 +131,22 @@ pub(crate) fn bench(what: &str, arguments: &[String]) -> Result<()> {
         bail!("bench {what} ended with {status}");
     }
     Ok(())
+}
+
+/// What others measure switches with, under the names by which the measurement finds them; it says what it lacks.
+fn measures_of_switches() -> Vec<(&'static str, PathBuf)> {
+    let tools =
+        [("VESTA_PERF", "perf", "linux-perf"), ("VESTA_STRESS_NG", "stress-ng", "stress-ng")];
+    let find = |(variable, program, package)| match setup::program(
+        program,
+        package,
+        "a usual measure of switches",
+    ) {
+        Ok(path) => Some((variable, path)),
+        Err(error) => {
+            say(&format!("without {program}: {error:#}"));
+            None
+        }
+    };
+    tools.into_iter().filter_map(find).collect()
 }
