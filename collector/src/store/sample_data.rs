@@ -226,6 +226,8 @@ pub(crate) fn selections() -> impl Strategy<Value = Selection> {
     let ranges = prop_oneof![
         Just((0, SPAN_MS)),
         Just((0, 3_600_000)),
+        // All of the days that the times lie in.
+        Just((-86_400_000, 86_400_000)),
         (0..SPAN_MS, 0..SPAN_MS).prop_map(|(from, to)| (from, to)),
     ];
     let rows = [

@@ -136,7 +136,7 @@ impl Plan {
     fn stacks(&self, number: u32, facts: &mut Facts) -> Result<Option<Stacks>, StoreError> {
         let mut narrow: Cells<i64> = Cells::default();
         let mut found = Facts::default();
-        self.scan_service(number, Need::Stacks, &mut |series: &Series, chunk: Chunk<'_>| {
+        self.scan_service(number, Need::Service, &mut |series: &Series, chunk: Chunk<'_>| {
             narrow.add(&chunk);
             found.add(series, &chunk);
             Ok(())
@@ -151,7 +151,7 @@ impl Plan {
             return Ok(Some(Stacks::Narrow(narrow)));
         }
         let mut wide: Cells<i128> = Cells::default();
-        self.scan_service(number, Need::Stacks, &mut |_: &Series, chunk: Chunk<'_>| {
+        self.scan_service(number, Need::Service, &mut |_: &Series, chunk: Chunk<'_>| {
             wide.add(&chunk);
             Ok(())
         })?;

@@ -50,7 +50,7 @@ impl<'e> NewSegment<'e> {
         let files = &*self.engine.files;
         let made = files::create_dir(files, self.folder())
             .and_then(|()| files.remove(&self.temporary))
-            .and_then(|()| SegmentWriter::new(files.create(&self.temporary)?));
+            .and_then(|()| SegmentWriter::new(files.create(&self.temporary)?, self.span));
         made.map_err(|error| self.failed(error))
     }
 

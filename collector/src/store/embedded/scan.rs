@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// What a question needs to know of each sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Need {
+    /// Sums by stack over all series of the service will do; chunks may have samples without stacks, or stacks
+    /// without samples.
+    Service,
     /// Sums by stack will do.
     Stacks,
     /// As `Stacks`, but where not all samples of a chunk lie in one bucket, single samples with times.
@@ -203,6 +206,9 @@ impl Plan {
             Ok(entries) => entries,
             Err(error) => return self.leave_out(error),
         };
+        if need == Need::Service && self.scan_sums(segment, (service, entries), visit)? {
+            return Ok(());
+        }
         let range = self.selection.range;
         let wanted = |entry: &Entry| {
             let (first_ms, last_ms) = segment.times_of(entry);
@@ -236,6 +242,36 @@ impl Plan {
         Ok(())
     }
 
+    /// Visits the sums over all series of a service, if all of them are wanted for all of the segment's time, and the
+    /// segment has such sums. What is damaged there can still be read from the series.
+    fn scan_sums(
+        &self,
+        segment: &Segment,
+        (service, entries): (u32, &[Entry]),
+        visit: &mut Visit<'_>,
+    ) -> Result<bool, StoreError> {
+        let (first_ms, last_ms) = segment.bounds();
+        if !self.selection.range.covers(first_ms, last_ms)
+            || self.selection.has_attribute_matchers()
+        {
+            return Ok(false);
+        }
+        let all: Option<Vec<_>> =
+            entries.iter().map(|entry| Some((entry, self.series(entry.series)?))).collect();
+        let Some(all) = all else { return Ok(false) };
+        let Some(&(_, first)) = all.first() else { return Ok(false) };
+        let mut buffers = Buffers::default();
+        if !matches!(segment.read_service(self.type_id, service, &mut buffers), Ok(true)) {
+            return Ok(false);
+        }
+        for (entry, series) in all {
+            visit(series, Chunk { samples: entry.samples(), first_ms, ..Chunk::default() })?;
+        }
+        let (nodes, values) = (&buffers.nodes, &buffers.values);
+        visit(first, Chunk { nodes, values, first_ms, ..Chunk::default() })?;
+        Ok(true)
+    }
+
     fn visit_entry(
         &self,
         source: Source<'_>,
@@ -248,7 +284,7 @@ impl Plan {
         let by_attribute = self.selection.has_attribute_matchers();
         let whole = self.selection.range.covers(first_ms, last_ms) && !by_attribute;
         let sums_will_do = match need {
-            Need::Stacks => true,
+            Need::Service | Need::Stacks => true,
             Need::Buckets(buckets) => whole && buckets.index(first_ms) == buckets.index(last_ms),
             Need::Rows => false,
         };

@@ -6,6 +6,7 @@
 //! Per series: **sums** are its distinct stacks in ascending order with the sum of each (the pre-aggregate);
 //! **rows** are times, indices into these stacks, values, in parts of some thousand rows that can be read alone: a
 //! question about minutes does not read a day; **sets** are its distinct attribute sets and the index of each row.
+//! Per (type, service) of a day: the **sums** over all of its series, for questions that tell no labels apart.
 
 mod read;
 mod write;
@@ -24,9 +25,10 @@ const END_MAGIC: &[u8; 8] = b"VSTSEGE\x01";
 /// Bytes behind the footer: its length, its checksum, the end's name.
 const TRAILER_BYTES: usize = 16;
 
-/// Bytes of the smallest part and entry of a footer.
+/// Bytes of the smallest part, entry and service of a footer.
 const PART_BYTES_MIN: usize = 9;
 const ENTRY_BYTES_MIN: usize = 17 + PART_BYTES_MIN;
+const SERVICE_BYTES_MIN: usize = 9;
 /// Rows of a part: 10 us to read, and its entry in the footer costs less than 0.05 bits a row.
 const PART_ROWS: usize = 4_096;
 
@@ -87,10 +89,21 @@ pub(super) struct Entry {
     parts: Vec<Part>,
 }
 
+/// The sums over all series of a type and a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ServiceSums {
+    type_id: u32,
+    service: u32,
+    stacks: u32,
+    section: Section,
+}
+
 /// What a segment holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Footer {
     entries: Vec<Entry>,
+    /// In the order of the entries; none in a segment of an hour, and none for a single series.
+    services: Vec<ServiceSums>,
     reports_section: Section,
 }
 
@@ -108,6 +121,23 @@ impl Entry {
     /// Observations of the series.
     pub(super) fn samples(&self) -> u64 {
         self.parts.iter().map(|part| u64::from(part.rows)).sum()
+    }
+}
+
+impl ServiceSums {
+    fn group(&self) -> (u32, u32) {
+        (self.type_id, self.service)
+    }
+
+    fn encode(&self, writer: &mut Writer) {
+        let numbers = [self.type_id, self.service, self.stacks];
+        numbers.into_iter().for_each(|number| writer.number(number.into()));
+        self.section.encode(writer);
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (type_id, service, stacks) = (reader.small()?, reader.small()?, reader.small()?);
+        Ok(Self { type_id, service, stacks, section: Section::decode(reader)? })
     }
 }
 
@@ -160,6 +190,8 @@ impl Footer {
             writer.length(entry.parts.len());
             entry.parts.iter().for_each(|part| part.encode(&mut writer));
         }
+        writer.length(self.services.len());
+        self.services.iter().for_each(|sums| sums.encode(&mut writer));
         self.reports_section.encode(&mut writer);
         writer.bytes
     }
@@ -192,8 +224,14 @@ impl Footer {
         if !entries.is_sorted_by_key(key) {
             return Err(Malformed("the series are not sorted"));
         }
+        let services = (0..reader.count(SERVICE_BYTES_MIN)?)
+            .map(|_| ServiceSums::decode(&mut reader))
+            .collect::<Result<Vec<_>, _>>()?;
+        if !services.is_sorted_by_key(ServiceSums::group) {
+            return Err(Malformed("the services are not sorted"));
+        }
         let reports_section = Section::decode(&mut reader)?;
         reader.end()?;
-        Ok(Self { entries, reports_section })
+        Ok(Self { entries, services, reports_section })
     }
 }

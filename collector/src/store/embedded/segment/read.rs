@@ -1,6 +1,6 @@
 //! Reading a segment: the footer once, then by positional reads only the sections that a query needs.
 
-use super::{END_MAGIC, Entry, Footer, Part, Section, Span, TRAILER_BYTES};
+use super::{END_MAGIC, Entry, Footer, Part, Section, ServiceSums, Span, TRAILER_BYTES};
 use crate::limits;
 use crate::profile::{Attribute, AttributeValue};
 use crate::query::TimeRange;
@@ -95,6 +95,29 @@ impl Segment {
     /// All series, in their order.
     pub(in super::super) fn all_entries(&self) -> Result<&[Entry], StoreError> {
         Ok(&self.footer()?.entries)
+    }
+
+    /// Reads stacks and sums over all series of a type and a service; false if there are none.
+    pub(in super::super) fn read_service(
+        &self,
+        type_id: u32,
+        service: u32,
+        buffers: &mut Buffers,
+    ) -> Result<bool, StoreError> {
+        let services = &self.footer()?.services;
+        let found = services.binary_search_by_key(&(type_id, service), ServiceSums::group);
+        let Some(sums) = found.ok().map(|at| services[at]) else { return Ok(false) };
+        let length = u64::from(sums.section.length);
+        let mut run =
+            Run { wanted_end: sums.section.offset.saturating_add(length), ..Run::default() };
+        let bytes = self.section(sums.section, &mut run)?;
+        self.checked(bytes.and_then(|bytes| {
+            let (mut reader, count) = (Reader::new(bytes), sums.stacks as usize);
+            unpack_sorted(&mut reader, count, &mut buffers.nodes)?;
+            unpack_wide(&mut reader, count, &mut buffers.values, &mut buffers.scratch)?;
+            reader.end()?;
+            Ok(true)
+        }))
     }
 
     /// First and last millisecond that the segment may hold rows of.

@@ -1,6 +1,6 @@
 //! Writing a segment.
 
-use super::{END_MAGIC, Entry, Footer, MAGIC, PART_ROWS, Part, Section};
+use super::{END_MAGIC, Entry, Footer, MAGIC, PART_ROWS, Part, Section, ServiceSums, Span};
 use crate::limits;
 use crate::profile::{Attribute, AttributeValue};
 use crate::query::Intervals;
@@ -27,6 +27,8 @@ pub(in super::super) struct SegmentWriter {
     offset: u64,
     footer: Footer,
     group: Group,
+    /// Sums by stack over the series of the group, if they are wanted.
+    service: Option<BTreeMap<u32, i128>>,
 }
 
 /// The sections of one (type, service).
@@ -46,10 +48,12 @@ impl Group {
 }
 
 impl SegmentWriter {
-    pub(in super::super) fn new(mut file: Box<dyn AppendFile>) -> io::Result<Self> {
+    pub(in super::super) fn new(mut file: Box<dyn AppendFile>, span: Span) -> io::Result<Self> {
         file.append(MAGIC)?;
         let offset = MAGIC.len() as u64;
-        Ok(Self { file, offset, footer: Footer::default(), group: Group::default() })
+        let service = (span == Span::Day).then(BTreeMap::new);
+        let (footer, group) = (Footer::default(), Group::default());
+        Ok(Self { file, offset, footer, group, service })
     }
 
     /// Adds a series; they come in the order (type, service, series).
@@ -60,12 +64,16 @@ impl SegmentWriter {
         dictionary: &[Arc<[Attribute]>],
     ) -> io::Result<()> {
         // A group that is large enough is written in pieces: it need not fit into memory.
-        if self.group.key != (type_id, service) || self.group.bytes() > limits::SEGMENT_GROUP_BYTES
-        {
+        if self.group.key != (type_id, service) {
+            self.end_service()?;
+        } else if self.group.bytes() > limits::SEGMENT_GROUP_BYTES {
             self.end_group()?;
-            self.group.key = (type_id, service);
         }
+        self.group.key = (type_id, service);
         let sorted = Sorted::of(rows);
+        if let Some(sums) = &mut self.service {
+            sorted.add_to(sums);
+        }
         let entry = Entry {
             series,
             type_id,
@@ -89,7 +97,7 @@ impl SegmentWriter {
         mut self,
         reports: &[(u32, &Arc<str>, &Intervals)],
     ) -> io::Result<u64> {
-        self.end_group()?;
+        self.end_service()?;
         let mut writer = Writer::default();
         let mut reports_section = section(&mut writer, |writer| {
             write_reports(reports, writer);
@@ -109,6 +117,29 @@ impl SegmentWriter {
         self.append(&trailer)?;
         self.file.sync()?;
         Ok(self.offset)
+    }
+
+    /// Ends the group, and writes the sums over its series if they are more than those of one.
+    fn end_service(&mut self) -> io::Result<()> {
+        let (type_id, service) = self.group.key;
+        self.end_group()?;
+        let Some(sums) = self.service.as_mut().map(std::mem::take) else { return Ok(()) };
+        let mut last = self.footer.entries.iter().rev().map(Entry::group);
+        let has_several =
+            last.next() == Some((type_id, service)) && last.next() == Some((type_id, service));
+        let values: Option<Vec<i64>> = sums.values().map(|&sum| i64::try_from(sum).ok()).collect();
+        let Some(values) = values.filter(|_| has_several) else { return Ok(()) };
+        let stacks: Vec<u32> = sums.into_keys().collect();
+        let mut writer = Writer::default();
+        let mut section = section(&mut writer, |writer| {
+            pack_sorted(&stacks, writer);
+            pack_wide(&values, writer);
+            Ok(())
+        })?;
+        section.offset = self.offset;
+        let stacks = length32(stacks.len())?;
+        self.footer.services.push(ServiceSums { type_id, service, stacks, section });
+        self.append(&writer.bytes)
     }
 
     fn end_group(&mut self) -> io::Result<()> {
@@ -174,6 +205,18 @@ impl Sorted {
         }
         let sums = sums.into_iter().map(|sum| i64::try_from(sum).ok()).collect();
         Self { rows, stacks, indices, sums }
+    }
+
+    /// Adds the sums of the stacks to those of others.
+    fn add_to(&self, sums: &mut BTreeMap<u32, i128>) {
+        let mut add = |stack: u32, value: i64| *sums.entry(stack).or_default() += i128::from(value);
+        match &self.sums {
+            Some(mine) => self.stacks.iter().zip(mine).for_each(|(&stack, &sum)| add(stack, sum)),
+            None => {
+                let rows = self.indices.iter().zip(&self.rows.values);
+                rows.for_each(|(&at, &value)| add(self.stacks[at as usize], value));
+            }
+        }
     }
 
     fn write_sums(&self, writer: &mut Writer) {

@@ -7,7 +7,7 @@ use crate::limits;
 use crate::store::embedded::flush::Flusher;
 use crate::store::embedded::memtable::{DAY_MS, HOUR_MS};
 use crate::store::embedded::merged::{Due, Replaced, When};
-use crate::store::embedded::segment::Span;
+use crate::store::embedded::segment::{Buffers, Span};
 use hashbrown::HashSet;
 use std::sync::atomic::AtomicBool;
 
@@ -28,7 +28,11 @@ async fn a_day_becomes_one_segment_and_its_minutes_stay_apart() {
     let hours = [5, 6, 7, 28];
     let store = open(dir.path());
     for hour in hours {
-        store.append(hour_of(hour, 6_000)).await.unwrap();
+        let mut batch = hour_of(hour, 6_000);
+        let mut other = hour_of(hour, 50).profiles.remove(0);
+        other.labels.host = "another".into();
+        batch.profiles.push(other);
+        store.append(batch).await.unwrap();
         store.flush().await.unwrap();
     }
     let right = merged(&store).await;
@@ -39,12 +43,22 @@ async fn a_day_becomes_one_segment_and_its_minutes_stay_apart() {
     assert!(after.disk_bytes < before.disk_bytes, "{before:?} {after:?}");
     assert_eq!(segments_on_disk(dir.path()), 1, "the inputs are gone");
     for hour in 4..30 {
-        let samples = if hours.contains(&hour) { 6_000 } else { 0 };
+        let samples = if hours.contains(&hour) { 6_050 } else { 0 };
         assert_eq!(samples_of(&store, hour).await, samples, "hour {hour}");
     }
     assert_eq!(merged(&store).await, right);
     drop(store);
-    assert_eq!(merged(&open(dir.path())).await, right);
+    let store = open(dir.path());
+    assert_eq!(merged(&store).await, right);
+    // The whole day comes from the sums over both series.
+    let view = store.engine.view();
+    let segment = view.segments.values().flatten().next().unwrap();
+    let entry = &segment.all_entries().unwrap()[0];
+    let (type_id, service) = entry.group();
+    let mut buffers = Buffers::default();
+    assert!(segment.read_service(type_id, service, &mut buffers).unwrap());
+    assert_eq!(buffers.values.iter().sum::<i64>(), right.node_total[0]);
+    assert!(!segment.read_service(type_id, service + 1, &mut buffers).unwrap());
 }
 
 #[tokio::test(flavor = "multi_thread")]
