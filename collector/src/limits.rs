@@ -186,6 +186,12 @@ pub const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// Milliseconds that a command waits for an answer.
 pub const ANSWER_MS_MAX: u64 = 90_000;
 
+/// Times that `vesta upload` sends a file that the collector has no room for now.
+pub const UPLOAD_TRIES_MAX: u32 = 6;
+
+/// Milliseconds between two of them: what `Retry-After` says.
+pub const UPLOAD_PAUSE_MS: u64 = 5_000;
+
 // ---- local ----
 
 /// Ports tried above a taken one.

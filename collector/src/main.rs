@@ -64,6 +64,7 @@ fn run(cli: Cli) -> Result<()> {
         Command::Flamegraph(args) => Ok(runtime.block_on(client::flame_graph(&args))?),
         Command::Top(args) => Ok(runtime.block_on(client::top(&args))?),
         Command::Locks(args) => Ok(runtime.block_on(client::locks(&args))?),
+        Command::Upload(args) => Ok(runtime.block_on(client::upload(&args))?),
     }
 }
 

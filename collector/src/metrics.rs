@@ -21,6 +21,8 @@ pub enum Transport {
     Grpc,
     /// OTLP/HTTP.
     Http,
+    /// pprof over HTTP.
+    Pprof,
 }
 
 impl Transport {
@@ -28,6 +30,7 @@ impl Transport {
         match self {
             Self::Grpc => "grpc",
             Self::Http => "http",
+            Self::Pprof => "pprof",
         }
     }
 }
@@ -91,6 +94,8 @@ pub struct Metrics {
     pub(crate) old_layout: Counter,
     /// Attribute values that were cut because they were too long.
     pub(crate) truncated: Counter,
+    /// Texts that were not UTF-8.
+    pub(crate) replaced: Counter,
     ledger: Family<LedgerLabels, Counter>,
     ledger_figures: AtomicUsize,
     ledger_unkept: Counter,
@@ -186,6 +191,7 @@ impl Default for Metrics {
             rejected: Family::default(),
             old_layout: Counter::default(),
             truncated: Counter::default(),
+            replaced: Counter::default(),
             ledger: Family::default(),
             ledger_figures: AtomicUsize::new(0),
             ledger_unkept: Counter::default(),
@@ -215,6 +221,7 @@ impl Metrics {
         add("vesta_observations_stored", "Observations in stored profiles", &self.samples);
         add("vesta_profiles_old_layout", "Profiles of OTLP 1.8 or 1.9", &self.old_layout);
         add("vesta_attribute_values_cut", "Attribute values cut to their limit", &self.truncated);
+        add("vesta_texts_replaced", "Texts of pprof that were not UTF-8", &self.replaced);
         registry.register(
             "vesta_profiles_rejected",
             "Profiles refused, by reason",
@@ -282,6 +289,11 @@ impl Metrics {
         }
     }
 
+    /// Counts one refused profile.
+    pub fn reject(&self, reason: &'static str) {
+        self.rejected.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
     /// Adds up what agents account for.
     pub fn ledger(&self, ledger: &Ledger) {
         for ((host, figure), &value) in ledger {
@@ -309,7 +321,8 @@ impl Metrics {
     /// Counts an answer of the main port.
     pub fn http_request(&self, route: &'static str, status: u16, took: Duration) {
         self.http.get_or_create(&RouteLabels { route, status }).inc();
-        if route.starts_with("/api/") {
+        // A push is no query.
+        if route.starts_with("/api/") && !route.ends_with("/profiles/pprof") {
             self.query_seconds.get_or_create(&RouteLabel { route }).observe(took.as_secs_f64());
         }
     }

@@ -21,6 +21,7 @@ Examples:
   vesta top --from now-15m               hottest functions of the last 15 minutes
   vesta flamegraph --service checkout --format folded > checkout.folded
   vesta locks                            contended locks: who waits, who holds
+  vesta upload --service shop cpu.pb.gz  store a profile that another tool wrote
 
 Exit codes: 0 done, 1 failed, 2 bad arguments. RUST_LOG sets the log level (error, warn, info, debug).";
 
@@ -60,6 +61,17 @@ pub enum Command {
 A lock in a file's data (symbol+offset) is one row for all processes of its executable; any other is an
 address of one process. Waits are added over threads: 2 threads that wait 1 s each are 2 s.")]
     Locks(LocksArgs),
+    /// Send profiles of files to a collector: pprof (protobuf), gzip or not.
+    #[command(after_help = "Examples:
+  vesta upload cpu.pb.gz
+  vesta upload --service shop --environment staging heap.pb.gz mutex.pb.gz
+  vesta upload --service shop --type mutex mutex.pb.gz
+  curl -s localhost:6060/debug/pprof/profile | vesta upload --service shop -
+
+A file is stored whole or not at all; one that was stored before is not stored twice. What is stored is
+said on standard error, a line for each file. A profile is kept at the time it was taken: look with
+`vesta flamegraph --service shop --from 2026-11-29T00:00:00Z`, or in the page.")]
+    Upload(UploadArgs),
 }
 
 /// `vesta serve`.
@@ -215,6 +227,65 @@ pub struct LocksArgs {
     /// The same as --format json.
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
+}
+
+/// `vesta upload`.
+#[derive(Clone, Debug, Args)]
+pub struct UploadArgs {
+    /// Profiles; - is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The collector.
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:4040", env = "VESTA_URL")]
+    pub url: String,
+    /// Project.
+    #[arg(long, default_value = "default")]
+    pub project: String,
+    /// The service that was profiled [default: the executable's name].
+    #[arg(long)]
+    pub service: Option<String>,
+    /// Its host.
+    #[arg(long)]
+    pub host: Option<String>,
+    /// Its container.
+    #[arg(long)]
+    pub container: Option<String>,
+    /// Its pod.
+    #[arg(long)]
+    pub pod: Option<String>,
+    /// The sample type to show first, or what the profile is: mutex, block, heap [default: the profile's last].
+    #[arg(long = "type", value_name = "TYPE")]
+    pub profile_type: Option<String>,
+    /// Where it ran, for example production.
+    #[arg(long)]
+    pub environment: Option<String>,
+    /// Version of the service.
+    #[arg(long, value_name = "VERSION")]
+    pub service_version: Option<String>,
+    /// The transaction that was profiled.
+    #[arg(long)]
+    pub transaction: Option<String>,
+    /// The trace that it belongs to.
+    #[arg(long)]
+    pub trace_id: Option<String>,
+}
+
+impl UploadArgs {
+    /// The parameters of the request.
+    #[must_use]
+    pub const fn parameters(&self) -> [(&'static str, &Option<String>); 9] {
+        [
+            ("service", &self.service),
+            ("host", &self.host),
+            ("container", &self.container),
+            ("pod", &self.pod),
+            ("type", &self.profile_type),
+            ("environment", &self.environment),
+            ("version", &self.service_version),
+            ("transaction", &self.transaction),
+            ("trace_id", &self.trace_id),
+        ]
+    }
 }
 
 /// How a table is written.

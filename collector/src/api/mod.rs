@@ -10,6 +10,7 @@ mod losses;
 mod opening;
 mod page;
 mod params;
+mod pprof;
 mod routes;
 pub mod selector;
 pub mod serve;
@@ -71,7 +72,7 @@ impl App {
 }
 
 /// Every route of the main port, as metrics name them.
-const ROUTES: [&str; 18] = [
+const ROUTES: [&str; 20] = [
     "/api/v1/projects/{project}/meta",
     "/api/v1/projects/{project}/services",
     "/api/v1/projects/{project}/labels",
@@ -90,9 +91,11 @@ const ROUTES: [&str; 18] = [
     "/app.css",
     "/favicon.svg",
     ingest::http::PATH,
+    pprof::PATH,
+    pprof::PROJECT_PATH,
 ];
 
-/// The main port: API, page, OTLP/HTTP.
+/// The main port: API, page, OTLP/HTTP, pprof.
 pub fn main_router(app: &Arc<App>, receiver: Receiver) -> Router {
     let project = Router::new()
         .route("/meta", get(routes::meta))
@@ -109,7 +112,8 @@ pub fn main_router(app: &Arc<App>, receiver: Receiver) -> Router {
         .route("/readyz", get(routes::ready))
         .merge(page::router())
         .with_state(Arc::clone(app))
-        .merge(otlp_http_routes(receiver))
+        .merge(otlp_http_routes(receiver.clone()))
+        .merge(pprof_routes(receiver))
         .fallback(async || {
             ApiError::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path")
         })
@@ -124,6 +128,14 @@ pub fn main_router(app: &Arc<App>, receiver: Receiver) -> Router {
 fn otlp_http_routes(receiver: Receiver) -> Router {
     Router::new()
         .route(ingest::http::PATH, post(ingest::http::export))
+        .layer(DefaultBodyLimit::disable()) // the receiver has its own
+        .with_state(receiver)
+}
+
+fn pprof_routes(receiver: Receiver) -> Router {
+    Router::new()
+        .route(pprof::PATH, post(pprof::push))
+        .route(pprof::PROJECT_PATH, post(pprof::push_to_project))
         .layer(DefaultBodyLimit::disable()) // the receiver has its own
         .with_state(receiver)
 }

@@ -3,8 +3,8 @@
 use super::ClientError;
 use crate::limits::{ANSWER_BYTES_MAX, ANSWER_MS_MAX};
 use bytes::Bytes;
-use http::{Request, Uri};
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http::{Method, Request, Uri};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
@@ -40,7 +40,11 @@ pub(super) fn url(
     }
     let query: Vec<_> =
         query.iter().map(|(name, value)| format!("{name}={}", encode(value))).collect();
-    let text = format!("{base}/api/v1/projects/{}/{path}?{}", encode(project), query.join("&"));
+    let mut text = format!("{base}/api/v1/projects/{}/{path}", encode(project));
+    if !query.is_empty() {
+        text += "?";
+        text += &query.join("&");
+    }
     text.parse().map_err(|_invalid| wrong())
 }
 
@@ -61,8 +65,18 @@ pub(super) fn encode(text: &str) -> String {
 /// # Errors
 /// The collector cannot be reached, does not answer in time, or answers with an error.
 pub(super) async fn fetch(url: Uri) -> Result<Bytes, ClientError> {
+    send(url, None).await
+}
+
+/// Posts a body, or asks without one.
+///
+/// # Errors
+/// The collector cannot be reached, does not answer in time, or answers with an error.
+pub(super) async fn send(url: Uri, body: Option<Bytes>) -> Result<Bytes, ClientError> {
     let unreachable = |cause: String| ClientError::Unreachable { url: url.to_string(), cause };
-    let request = Request::get(url.clone()).body(Empty::<Bytes>::new());
+    let method = if body.is_some() { Method::POST } else { Method::GET };
+    let request = Request::builder().method(method).uri(url.clone());
+    let request = request.body(Full::new(body.unwrap_or_default()));
     let request = request.map_err(|error| unreachable(error.to_string()))?;
     let exchange = async {
         let response = Client::builder(TokioExecutor::new()).build_http().request(request).await;

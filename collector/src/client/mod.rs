@@ -7,6 +7,7 @@ mod locks;
 mod losses;
 mod quantity;
 mod top;
+mod upload;
 
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,8 @@ use crate::query::LOCK_TYPE;
 use fetch::{encode, fetch, url};
 use std::io::{self, Write as _};
 use std::path::Path;
+
+pub use upload::upload;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -49,6 +52,22 @@ pub enum ClientError {
     /// Inconsistent columns.
     #[error("the collector's answer cannot be read: {0}")]
     Columns(&'static str),
+    /// A file to send cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file, or `-`.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// Some files were not stored; why was said of each.
+    #[error("{failed} of {files} files were not stored")]
+    Upload {
+        /// Those.
+        failed: usize,
+        /// All.
+        files: usize,
+    },
     /// The output cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {

@@ -62,8 +62,8 @@ pub fn decompress(
     let corrupt = |source| DecompressError::Corrupt { coding, source };
     let mut reader: Box<dyn Read + '_> = match coding {
         Coding::Identity => Box::new(body),
-        Coding::Gzip => Box::new(flate2::read::MultiGzDecoder::new(body)),
-        Coding::Deflate => Box::new(flate2::read::ZlibDecoder::new(body)),
+        Coding::Gzip => Box::new(flate2::bufread::MultiGzDecoder::new(body)),
+        Coding::Deflate => Box::new(flate2::bufread::ZlibDecoder::new(body)),
         Coding::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(body).map_err(corrupt)?;
             decoder.window_log_max(ZSTD_WINDOW_LOG_MAX).map_err(corrupt)?;

@@ -112,7 +112,7 @@ fn unframe(body: HeldBody, headers: &HeaderMap) -> Result<(HeldBody, Coding), St
 fn status_of(refused: &Refused) -> Status {
     let code = match refused {
         Refused::TooLarge(_) => Code::ResourceExhausted,
-        Refused::Malformed(_) => Code::InvalidArgument,
+        Refused::Malformed(_) | Refused::Pprof(_) => Code::InvalidArgument,
         Refused::Unread(_) => Code::DeadlineExceeded,
         Refused::Busy(_) | Refused::Failed(_) => Code::Unavailable,
     };

@@ -114,7 +114,7 @@ fn negotiate(headers: &HeaderMap) -> Result<(Encoding, Coding), Unsupported> {
 fn status_of(refused: &Refused) -> StatusCode {
     match refused {
         Refused::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
-        Refused::Malformed(_) => StatusCode::BAD_REQUEST,
+        Refused::Malformed(_) | Refused::Pprof(_) => StatusCode::BAD_REQUEST,
         Refused::Unread(_) => StatusCode::REQUEST_TIMEOUT,
         Refused::Busy(_) | Refused::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
     }

@@ -3,11 +3,12 @@
 
 use super::compression::{Coding, DecompressError, decompress};
 use super::otlp::{self, Reception, Rejections, Undecodable};
+use super::pprof::{self, Push, Severity};
 use crate::limits;
 use crate::metrics::{Metrics, Transport};
-use crate::profile::{BatchError, ProjectName};
+use crate::profile::{BatchError, ProjectName, WriteBatch};
 use crate::query::TimeRange;
-use crate::store::{ProfileStore, StoreError};
+use crate::store::{Ack, ProfileStore, StoreError};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use std::sync::Arc;
@@ -27,12 +28,61 @@ pub enum Refused {
     /// The body did not arrive in time, or the connection broke.
     #[error("the body did not arrive: {0}")]
     Unread(String),
+    /// A pprof profile that cannot be stored.
+    #[error("{0}")]
+    Pprof(#[from] pprof::Fault),
     /// No room now; the sender should try again.
     #[error("{0}")]
     Busy(String),
     /// The store failed; nothing was acknowledged, the sender should try again.
     #[error("the store failed: {0}")]
     Failed(String),
+}
+
+impl Refused {
+    /// What the outcome is called in metrics.
+    const fn status(&self) -> &'static str {
+        match self {
+            Self::TooLarge(_) => "too_large",
+            Self::Malformed(_) => "malformed",
+            Self::Unread(_) => "unread",
+            Self::Pprof(fault) => match fault.severity() {
+                Severity::Malformed => "malformed",
+                Severity::TooLarge => "too_large",
+                Severity::Unstorable => "unstorable",
+            },
+            Self::Busy(_) => "busy",
+            Self::Failed(_) => "failed",
+        }
+    }
+
+    /// Why the profile itself is refused: sent again as it is, it would be again.
+    #[must_use]
+    pub const fn reason(&self) -> Option<&'static str> {
+        match self {
+            Self::TooLarge(_) => Some("limit"),
+            Self::Malformed(_) => Some("undecodable"),
+            Self::Pprof(fault) => Some(fault.reason()),
+            Self::Unread(_) | Self::Busy(_) | Self::Failed(_) => None,
+        }
+    }
+}
+
+/// A pprof profile that is stored, or was before.
+#[derive(Clone, Debug)]
+pub struct Pushed {
+    /// Of which service.
+    pub service: Arc<str>,
+    /// Start, Unix milliseconds.
+    pub time_ms: i64,
+    /// Length, milliseconds.
+    pub duration_ms: i64,
+    /// What it measures.
+    pub types: Vec<pprof::Measured>,
+    /// The type to show first.
+    pub view: usize,
+    /// The same was stored before, and is not stored twice.
+    pub is_repeated: bool,
 }
 
 /// A request body, with its share of the memory that all bodies may take.
@@ -50,7 +100,7 @@ impl HeldBody {
     }
 }
 
-/// Takes OTLP requests of all transports.
+/// Takes requests of all transports.
 #[derive(Clone)]
 pub struct Receiver {
     store: Arc<dyn ProfileStore>,
@@ -69,6 +119,27 @@ impl std::fmt::Debug for Receiver {
 }
 
 const PERMIT_BYTES: usize = 1 << 10;
+
+/// How gzip begins. No pprof profile does: it would be field 3 with a wire type that protobuf does not have.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+
+/// Times that a profile is gzip in gzip: files are gzip, and some clients compress what they send again.
+const GZIP_LAYERS_MAX: usize = 2;
+
+/// The profile without its codings, at most [`limits::REQUEST_BYTES_MAX`] at each step.
+fn plain_pprof(body: Bytes, coding: Coding) -> Result<Bytes, DecompressError> {
+    let mut plain = match coding {
+        Coding::Identity => body,
+        _ => Bytes::from(decompress(coding, &body, limits::REQUEST_BYTES_MAX)?),
+    };
+    for _ in 0..GZIP_LAYERS_MAX {
+        if !plain.starts_with(&GZIP_MAGIC) {
+            break;
+        }
+        plain = Bytes::from(decompress(Coding::Gzip, &plain, limits::REQUEST_BYTES_MAX)?);
+    }
+    Ok(plain)
+}
 
 /// This host's wall clock, Unix milliseconds.
 #[must_use]
@@ -100,6 +171,12 @@ impl Receiver {
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    /// True if requests for the project `name` are taken.
+    #[must_use]
+    pub fn has_project(&self, name: &str) -> bool {
+        *self.project.0 == *name
     }
 
     /// Reads a body whose length is at most `bytes_max`.
@@ -155,6 +232,63 @@ impl Receiver {
     /// # Errors
     /// The request is refused as a whole; single profiles that are refused are in the answer.
     pub async fn store(&self, body: HeldBody, coding: Coding) -> Result<Rejections, Refused> {
+        let decode = move |reception: &Reception| -> Result<otlp::Received, Refused> {
+            let HeldBody { bytes, held } = body;
+            let plain = match coding {
+                Coding::Identity => bytes,
+                _ => Bytes::from(decompress(coding, &bytes, limits::REQUEST_BYTES_MAX)?),
+            };
+            let received = otlp::receive(&plain, reception)?;
+            drop((plain, held));
+            Ok(received)
+        };
+        let otlp::Received { batch, rejections, old_layout, truncated, accounts } =
+            self.in_turn(decode).await?;
+        if !batch.profiles.is_empty() {
+            let ack = self.append(batch).await?;
+            self.metrics.ledger(&otlp::sums(&accounts, &ack.repeated));
+        }
+        self.metrics.old_layout.inc_by(old_layout);
+        self.metrics.truncated.inc_by(truncated);
+        self.metrics.rejected(&rejections);
+        Ok(rejections)
+    }
+
+    /// Decodes and stores a pprof profile: whole, or not at all.
+    ///
+    /// # Errors
+    /// Nothing of it is stored.
+    pub async fn push(
+        &self,
+        body: HeldBody,
+        coding: Coding,
+        push: Push,
+    ) -> Result<Pushed, Refused> {
+        let decode = move |reception: &Reception| -> Result<pprof::Received, Refused> {
+            let HeldBody { bytes, held } = body;
+            let plain = plain_pprof(bytes, coding)?;
+            let received = pprof::receive(&plain, &push, reception)?;
+            drop((plain, held));
+            Ok(received)
+        };
+        let pprof::Received { batch, types, view, replaced, truncated } =
+            self.in_turn(decode).await?;
+        let first = batch.profiles.first();
+        let (service, time_ms, duration_ms) = first.map_or_else(Default::default, |profile| {
+            (Arc::clone(&profile.labels.service), profile.time_ms, profile.duration_ms)
+        });
+        let ack = self.append(batch).await?;
+        self.metrics.replaced.inc_by(replaced);
+        self.metrics.truncated.inc_by(truncated);
+        let is_repeated = ack.stored == 0;
+        Ok(Pushed { service, time_ms, duration_ms, types, view, is_repeated })
+    }
+
+    /// Decodes on a thread for blocking work, when it is this request's turn.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        decode: impl FnOnce(&Reception) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, Refused> {
         let wait = Duration::from_millis(limits::DECODING_WAIT_MS);
         let turn = match timeout(wait, Arc::clone(&self.decoding).acquire_owned()).await {
             Ok(Ok(turn)) => turn,
@@ -169,37 +303,24 @@ impl Receiver {
                 to_ms: now_ms + limits::FUTURE_MS_MAX,
             },
         };
-        let task = tokio::task::spawn_blocking(move || -> Result<otlp::Received, Refused> {
-            let HeldBody { bytes, held } = body;
-            let plain = match coding {
-                Coding::Identity => bytes,
-                _ => Bytes::from(decompress(coding, &bytes, limits::REQUEST_BYTES_MAX)?),
-            };
-            let received = otlp::receive(&plain, &reception)?;
-            drop((plain, held, turn));
-            Ok(received)
+        let task = tokio::task::spawn_blocking(move || {
+            let decoded = decode(&reception);
+            drop(turn);
+            decoded
         });
-        let received = match task.await {
-            Ok(outcome) => outcome?,
-            Err(error) => return Err(Refused::Failed(format!("decoding stopped: {error}"))),
-        };
-        self.append(received).await
+        match task.await {
+            Ok(outcome) => outcome,
+            Err(error) => Err(Refused::Failed(format!("decoding stopped: {error}"))),
+        }
     }
 
-    async fn append(&self, received: otlp::Received) -> Result<Rejections, Refused> {
-        let otlp::Received { batch, rejections, old_layout, truncated, accounts } = received;
+    async fn append(&self, batch: WriteBatch) -> Result<Ack, Refused> {
         let profiles = batch.profiles.iter();
         let samples: Vec<usize> = profiles.map(|profile| profile.samples.len()).collect();
-        if !batch.profiles.is_empty() {
-            // No limit on the time: to give up would mean to answer 503 for what may be stored after all.
-            let ack = self.store.append(batch).await?;
-            self.metrics.stored(&ack, &samples);
-            self.metrics.ledger(&otlp::sums(&accounts, &ack.repeated));
-        }
-        self.metrics.old_layout.inc_by(old_layout);
-        self.metrics.truncated.inc_by(truncated);
-        self.metrics.rejected(&rejections);
-        Ok(rejections)
+        // No limit on the time: to give up would mean to answer 503 for what may be stored after all.
+        let ack = self.store.append(batch).await?;
+        self.metrics.stored(&ack, &samples);
+        Ok(ack)
     }
 
     /// Counts a finished request.
@@ -207,13 +328,22 @@ impl Receiver {
         let status = match outcome {
             Ok(rejections) if rejections.profiles == 0 => "ok",
             Ok(_) => "partial",
-            Err(Refused::TooLarge(_)) => "too_large",
-            Err(Refused::Malformed(_)) => "malformed",
-            Err(Refused::Unread(_)) => "unread",
-            Err(Refused::Busy(_)) => "busy",
-            Err(Refused::Failed(_)) => "failed",
+            Err(refused) => refused.status(),
         };
         self.metrics.ingest_request(transport, status, bytes);
+    }
+
+    /// Counts a finished push.
+    pub fn count_push(&self, bytes: usize, outcome: &Result<Pushed, Refused>) {
+        let status = match outcome {
+            Ok(pushed) if pushed.is_repeated => "repeated",
+            Ok(_) => "ok",
+            Err(refused) => refused.status(),
+        };
+        self.metrics.ingest_request(Transport::Pprof, status, bytes);
+        if let Some(reason) = outcome.as_ref().err().and_then(Refused::reason) {
+            self.metrics.reject(reason);
+        }
     }
 }
 

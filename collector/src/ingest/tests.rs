@@ -1,6 +1,8 @@
 //! Both transports on real sockets: the answers to good, broken, hostile and unlucky requests, and that
 //! nothing of a refused one is stored.
 
+mod pprof;
+
 use super::compression::Coding;
 use super::http::RpcStatus;
 use super::testing::{OUTSIDE, profile, request_at};

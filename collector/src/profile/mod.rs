@@ -138,6 +138,18 @@ pub struct Attribute {
     pub value: AttributeValue,
 }
 
+impl Attribute {
+    /// Bytes of memory with its texts, which a segment holds once for each set.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let text = match &self.value {
+            AttributeValue::Text(text) => text.len(),
+            AttributeValue::Int(_) | AttributeValue::Bool(_) => 0,
+        };
+        size_of::<Self>() + self.key.len() + text
+    }
+}
+
 /// One observation or one sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SampleDef {

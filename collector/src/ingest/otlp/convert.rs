@@ -4,9 +4,10 @@
 use super::dictionary::{Copies, Dictionary};
 use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
-use super::sizes::{Measure, Sizes, attribute_bytes, wire_set};
-use super::units::{self, Stored};
+use super::sizes::{Measure, Sizes, wire_set};
 use super::{AGENT_SCOPE, Account, Received, Reception, Rejections, account};
+use crate::ingest::times::{NS_PER_MS, YEAR_1971_NS, rfc3339};
+use crate::ingest::units::{self, Stored};
 use crate::limits::{
     LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
 };
@@ -21,11 +22,6 @@ use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
 use std::ops::Range;
 use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
-
-/// Times before this are no wall clock: some senders leave the time unset or send time since boot.
-const YEAR_1971_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000;
-
-const NS_PER_MS: u64 = 1_000_000;
 
 pub(super) fn convert(
     request: &ExportProfilesServiceRequest,
@@ -239,7 +235,7 @@ impl<'a> Converter<'a> {
         scope: &Scope<'_>,
         sets: &WireSets<'a>,
     ) -> Result<(), Fault> {
-        let origin_bytes = scope.origin.attributes.iter().map(attribute_bytes).sum();
+        let origin_bytes = scope.origin.attributes.iter().map(Attribute::bytes).sum();
         let sizes = Sizes { frames: self.copies.frames(), sets_bytes: self.sets_bytes };
         let (dictionary, copies) = (self.dictionary, &self.copies);
         Measure { dictionary, copies, sets, origin_bytes, sizes }.check(profile)
@@ -320,7 +316,7 @@ impl<'a> Converter<'a> {
         }
         let index = u32::try_from(self.batch.attribute_sets.len())
             .expect("OBSERVATIONS_MAX keeps attribute sets below 2^32");
-        self.sets_bytes += set.iter().map(attribute_bytes).sum::<usize>();
+        self.sets_bytes += set.iter().map(Attribute::bytes).sum::<usize>();
         self.batch.attribute_sets.push(set.clone());
         self.sets.insert(set, index);
         index
@@ -360,11 +356,6 @@ fn observe(sample: &otlp::Sample, checked: &Checked, mut each: impl FnMut(i64, i
 
 fn ms(ns: u64) -> i64 {
     i64::try_from(ns / NS_PER_MS).unwrap_or(i64::MAX)
-}
-
-fn rfc3339(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms)
-        .map_or_else(|_| format!("{ms} ms"), |time| time.to_string())
 }
 
 /// The identity of a profile. Our agent's ids are unique by construction. Of other senders' ids that is not

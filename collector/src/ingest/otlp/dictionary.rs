@@ -3,6 +3,7 @@
 
 use super::attributes::Strings;
 use super::fault::{Fault, cap};
+use crate::ingest::addresses::MappedRange;
 use crate::limits::{LOCATION_LINES_MAX, SAMPLE_ATTRIBUTES_MAX, STACK_FRAMES_MAX};
 use crate::profile::{
     Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, WriteBatch,
@@ -11,10 +12,6 @@ use hashbrown::HashMap;
 use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
 use proto::{BuildId, FrameKind};
 use std::sync::Arc;
-
-/// Addresses of executables and libraries as the kernel loads them begin above this; the addresses inside
-/// an ELF file lie below (position dependent x86-64 code begins at `0x40_0000`).
-const LOADED_ADDRESS_MIN: u64 = 1 << 32;
 
 /// Faults by the position of their entry. Most requests have none.
 type Faults = HashMap<usize, Fault>;
@@ -298,25 +295,15 @@ impl<'a> Copies<'a> {
         copy
     }
 
-    /// An address as the ELF file counts. Senders that normalize (the OpenTelemetry eBPF profiler, with
-    /// `memory_start` 0, and Vesta's agent, with `memory_start` = `p_vaddr`) send such addresses. The
-    /// address of a running process lies inside a mapping far above any file's addresses: there the
-    /// start goes off and the offset into the file comes on, which is the ELF address wherever
-    /// `p_vaddr` = `p_offset`, and within one page of it else.
     fn normalize(&self, location: &otlp::Location, kind: FrameKind) -> u64 {
         let mappings = &self.dictionary.tables.mapping_table;
         let mapping = usize::try_from(location.mapping_index).ok().and_then(|at| mappings.get(at));
-        let address = location.address;
-        match mapping {
-            Some(mapping)
-                if kind != FrameKind::Kernel
-                    && mapping.memory_start >= LOADED_ADDRESS_MIN
-                    && (mapping.memory_start..mapping.memory_limit).contains(&address) =>
-            {
-                (address - mapping.memory_start).saturating_add(mapping.file_offset)
-            }
-            _ => address,
-        }
+        let range = mapping.map_or_else(MappedRange::default, |mapping| MappedRange {
+            memory_start: mapping.memory_start,
+            memory_limit: mapping.memory_limit,
+            file_offset: mapping.file_offset,
+        });
+        range.normalize(location.address, kind)
     }
 
     fn mapping(&mut self, batch: &mut WriteBatch, index: i32) -> Option<u32> {

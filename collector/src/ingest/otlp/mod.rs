@@ -10,7 +10,6 @@ mod dictionary;
 mod fault;
 mod resource;
 mod sizes;
-mod units;
 pub mod wire;
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::convert::{WireSet, WireSets};
 use super::dictionary::{Copies, Dictionary};
 use super::fault::{Fault, cap};
 use crate::limits::{REQUEST_FRAMES_MAX, REQUEST_SETS_BYTES_MAX};
-use crate::profile::{Attribute, AttributeValue};
+use crate::profile::Attribute;
 use hashbrown::HashSet;
 use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
 
@@ -81,7 +81,7 @@ impl<'a> Measure<'a> {
         let indices = of_profile.iter().chain(of_sample);
         let attributes = indices.filter_map(|&index| self.dictionary.attribute(index));
         let bytes = attributes.fold(self.origin_bytes + LINK_BYTES, |sum, attribute| {
-            sum.saturating_add(attribute_bytes(attribute))
+            sum.saturating_add(attribute.bytes())
         });
         Sizes { frames: 0, sets_bytes: bytes }
     }
@@ -90,13 +90,4 @@ impl<'a> Measure<'a> {
 /// What tells the attribute set of a sample on the wire.
 pub(super) fn wire_set<'a>(profile: &'a otlp::Profile, sample: &'a otlp::Sample) -> WireSet<'a> {
     (&profile.attribute_indices, &sample.attribute_indices, sample.link_index)
-}
-
-/// Bytes of an attribute with its texts, which a segment holds once for each set.
-pub(super) fn attribute_bytes(attribute: &Attribute) -> usize {
-    let text = match &attribute.value {
-        AttributeValue::Text(text) => text.len(),
-        AttributeValue::Int(_) | AttributeValue::Bool(_) => 0,
-    };
-    size_of::<Attribute>() + attribute.key.len() + text
 }

@@ -7,19 +7,23 @@ use std::sync::Arc;
 
 /// How the values of one profile are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stored {
+pub(in crate::ingest) struct Stored {
     /// The stored type.
-    pub(super) sample_type: ValueType,
+    pub(in crate::ingest) sample_type: ValueType,
     /// What each value, or each observation without one, is multiplied by.
-    pub(super) factor: i64,
+    pub(in crate::ingest) factor: i64,
 }
 
-pub(super) fn is_cpu_nanoseconds(value_type: &ValueType) -> bool {
+pub(in crate::ingest) fn is_cpu_nanoseconds(value_type: &ValueType) -> bool {
     &*value_type.kind == "cpu" && &*value_type.unit == "nanoseconds"
 }
 
 /// True for a count of samples whose period is CPU time: the other spelling of CPU nanoseconds.
-pub(super) fn counts_cpu(sample_type: &ValueType, period_type: &ValueType, period: i64) -> bool {
+pub(in crate::ingest) fn counts_cpu(
+    sample_type: &ValueType,
+    period_type: &ValueType,
+    period: i64,
+) -> bool {
     matches!(&*sample_type.kind, "samples" | "sample" | "cpu")
         && matches!(&*sample_type.unit, "count" | "samples" | "")
         && is_cpu_nanoseconds(period_type)
@@ -28,7 +32,7 @@ pub(super) fn counts_cpu(sample_type: &ValueType, period_type: &ValueType, perio
 
 /// Applies the rules. `has_cpu_twin`: the same profile was also sent as CPU nanoseconds, so its counts
 /// must not become CPU time a second time.
-pub(super) fn stored(
+pub(in crate::ingest) fn stored(
     sample_type: ValueType,
     period_type: &ValueType,
     period: i64,
