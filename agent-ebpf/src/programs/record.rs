@@ -97,7 +97,10 @@ pub(super) fn close_walk(scratch: *mut Scratch, counters: *mut Counters, all: bo
     if state.outcome != Outcome::Complete as u32 {
         header.root_frames = low16(state.root_frames);
     }
-    if state.outcome == Outcome::MappingUnknown as u32 {
+    // A table that is being made needs no note, but one that was removed does: the agent is to be woken.
+    let missed = state.outcome == Outcome::MappingUnknown as u32
+        || state.outcome == Outcome::TablePending as u32;
+    if missed {
         notes::send(counters, header.tgid, state.walk.ip, state.start_ns, BPF_RB_FORCE_WAKEUP);
     }
 }
