@@ -22,6 +22,7 @@ mod life_files;
 mod life_many;
 mod life_short;
 mod life_silent;
+mod tables;
 
 mod forms;
 mod otel_collector;

@@ -29,6 +29,7 @@ pub mod process;
 pub mod profiles;
 mod raw;
 pub mod readme;
+pub mod rows_file;
 pub mod sink;
 pub mod statistics;
 pub mod swarm;
