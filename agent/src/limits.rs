@@ -3,10 +3,12 @@
 
 mod bpf;
 mod export;
+mod tables;
 mod waits;
 
 pub use bpf::*;
 pub use export::*;
+pub use tables::*;
 pub use waits::*;
 
 use std::time::Duration;
@@ -123,98 +125,6 @@ pub const FILE_PLACES_MAX: usize = 4;
 pub const FOREIGN_FILE_BYTES_MAX: u64 = 8 << 30;
 /// Bytes of a vDSO (8 KiB on Linux 6.18, x86-64) or of code that is read from a process's memory.
 pub const VDSO_BYTES_MAX: u64 = 64 << 10;
-/// Kernel memory for the unwind rows of all files, bytes, unless a person chooses another: nearly
-/// 16 Mi rows of 6 bytes, half of the agent's budget. A whole developer machine has 3.65 million rows.
-pub const UNWIND_TABLE_BYTES_MAX: u64 = 96 << 20;
-/// Smallest such budget that can be chosen, bytes: one file of a million rows and what lies beside it.
-pub const UNWIND_TABLE_BYTES_MIN: u64 = 8 << 20;
-/// Part of that budget that is kept free, as a divisor: what was evicted is used again only after a
-/// delay, and a new table must not wait for it.
-pub const UNWIND_TABLE_SPARE_DIVISOR: usize = 16;
-/// A table that a sample met, or that was asked for, less than this long ago is not evicted, nanoseconds:
-/// what is evicted while it is in use comes back at once, and pushes out the next.
-pub const TABLE_KEEP_NS: u64 = 5_000_000_000;
-/// Time before a table that found no room is asked for again, nanoseconds: it costs a compilation.
-pub const TABLE_NO_ROOM_NS: u64 = 10_000_000_000;
-/// Time before a table that waits for evicted memory is loaded again, nanoseconds: the delay after which
-/// the kernel side uses memory again, and one poll.
-pub const TABLE_PARKED_NS: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_000_000;
-/// Attempts to load a parked table: after each, more is evicted, because the free chunks must be in one
-/// piece.
-pub const TABLE_PARKED_ATTEMPTS_MAX: u32 = 4;
-/// Rows of tables that are parked, together; 6 bytes each.
-pub const TABLES_PARKED_ROWS_MAX: usize = 12 << 20;
-/// Age of a change of a process's mappings from which on it is published although nobody has sampled it,
-/// nanoseconds. 7 of 8 processes of a build are over by then.
-pub const PUBLISH_LATER_NS: u64 = 1_000_000_000;
-/// Wait before a layout that the kernel side did not take is offered again, nanoseconds: at least the
-/// delay after which it uses memory again. Doubled with each refusal.
-pub const PUBLISH_RETRY_NS_MIN: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_000_000;
-/// Longest such wait, nanoseconds.
-pub const PUBLISH_RETRY_NS_MAX: u64 = 30_000_000_000;
-/// Layouts that are offered again in one poll.
-pub const PUBLISH_RETRIES_PER_POLL: usize = 64;
-/// A process that took long to publish is published again no sooner than so many times what it took: one with 8,192
-/// mappings, which takes 4 ms, costs 2 % of a CPU at most, however often they change.
-pub const PUBLISH_PAUSE_FACTOR: u64 = 50;
-/// Shorter pauses are not made, nanoseconds: less than 400 us for one process.
-pub const PUBLISH_PAUSE_NS_MIN: u64 = 20_000_000;
-/// Longest such pause, nanoseconds: tables that came meanwhile are not used before.
-pub const PUBLISH_PAUSE_NS_MAX: u64 = 1_000_000_000;
-/// Pages of 64 mappings that a process may have while others find none, at first: 1,024 mappings, an eighth of what it
-/// may have otherwise. Halved while that is still too much.
-pub const PAGES_SHARE: usize = 16;
-/// How long that holds after the last process that found none, nanoseconds.
-pub const PAGES_TIGHT_NS: u64 = 60_000_000_000;
-const _: () = assert!(PAGES_SHARE < agent_ebpf::limits::MAPPING_PAGES_PER_PROCESS_MAX);
-/// Part of the memory for unwind tables that one table in use may have while others find no room, as a divisor.
-pub const UNWIND_TABLE_SHARE_DIVISOR: usize = 4;
-/// Processes whose wait for tables is measured at once; further waits are not.
-pub const WAITS_MAX: usize = 16_384;
-/// A wait that is longer than this is counted as overdue and not measured any more, nanoseconds: the
-/// file cannot be had, or there is no room for its table.
-pub const WAIT_OVERDUE_NS: u64 = 10_000_000_000;
-/// Rows of a table from which on a wait for it is counted apart: a million rows take 0.2 s to compile.
-pub const WAIT_LARGE_ROWS: usize = 500_000;
-/// Threads that compile unwind tables: one more than may be at large files, so that these hold up no others.
-pub const TABLE_WORKERS: usize = TABLE_WORKERS_LARGE + 1;
-/// Large files that are compiled at once.
-pub const TABLE_WORKERS_LARGE: usize = 2;
-/// Bytes of code from which on a file is large here: it takes 50 ms.
-pub const TABLE_LARGE_CODE_BYTES: u64 = 16 << 20;
-/// Time that the table of one byte of code takes, nanoseconds: 80 MB of a compiler take 250 ms.
-pub const TABLE_CODE_NS_PER_BYTE: u64 = 3;
-/// Such threads with those that wait for a file system that does not answer; as many files, and no more, can
-/// be compiled at once.
-pub const TABLE_WORKERS_MAX: usize = 8;
-/// Of these threads, how many may be at files of others than root: one is left for root's.
-pub const TABLE_WORKERS_USERS: usize = TABLE_WORKERS - 1;
-/// Time after which a file that found them all busy is looked at again, nanoseconds.
-pub const TABLE_USERS_WAIT_NS: u64 = 5_000_000;
-/// Nice value of a thread while it compiles such a file: that of programs.
-pub const USER_FILES_NICE: i32 = 0;
-/// CPU time that tables of files of one user may take at once, nanoseconds: 60 million rows; and how much of it comes back,
-/// in percent of one CPU.
-pub const COMPILE_USER_NS_MAX: i64 = 20_000_000_000;
-/// See [`COMPILE_USER_NS_MAX`].
-pub const COMPILE_USER_PERCENT: i64 = 10;
-/// The same of all users but root, together.
-pub const COMPILE_USERS_NS_MAX: i64 = 2 * COMPILE_USER_NS_MAX;
-/// See [`COMPILE_USERS_NS_MAX`].
-pub const COMPILE_USERS_PERCENT: i64 = 20;
-/// The same of root, to whom most files of containers belong too: a machine that builds programs all day may need a table of
-/// 0.3 s each second.
-pub const COMPILE_ROOT_NS_MAX: i64 = 60_000_000_000;
-/// See [`COMPILE_ROOT_NS_MAX`].
-pub const COMPILE_ROOT_PERCENT: i64 = 50;
-/// Owners whose spending is known; further ones share what one may spend.
-pub const COMPILE_OWNERS_MAX: usize = 1024;
-/// Time at one file after which a thread counts as stuck and is replaced, nanoseconds: 1.04 million rows take
-/// 640 ms on a busy machine. A mistake costs one thread until the file is done.
-pub const TABLE_STUCK_NS: u64 = 10_000_000_000;
-const _: () = assert!(TABLE_WORKERS < TABLE_WORKERS_MAX);
-/// Tables compiled ahead of their load into BPF memory: what waits here is held twice.
-pub const TABLES_READY_MAX: usize = 8;
 /// Time given to the scan of existing processes and the load of their tables before sampling starts,
 /// nanoseconds. What is not done by then is done on demand.
 pub const START_SCAN_NS_MAX: u64 = 15_000_000_000;
@@ -242,23 +152,6 @@ pub const ENGINE_NICE: i32 = -10;
 /// A read of `/proc/PID/maps` is followed by a pause of this many times what it took: a process with
 /// 128,000 mappings that maps new code all the time may not cost more than 2 % of a CPU.
 pub const MAPS_READ_PAUSE_FACTOR: u64 = 50;
-/// Bytes of call frame information of a file from which on its table is kept on disk. Digest and read took
-/// 46 ms where 1.04 million rows took 640 ms to compile on a busy machine, and 14 ms for 270; a file below
-/// it is compiled in 8 ms (`process/table_cache/tests.rs`, `it_pays`).
-pub const TABLE_CACHE_INPUT_BYTES_MIN: u64 = 512 << 10;
-/// Bytes of one file of the cache: 12 Mi rows of 6 bytes.
-pub const TABLE_CACHE_FILE_BYTES_MAX: u64 = 80 << 20;
-/// Bytes of all of them; those that were not used for longest are deleted. A developer's machine has 20 MB.
-pub const TABLE_CACHE_BYTES_MAX: u64 = 256 << 20;
-/// Time that who needs a table waits for the disk, before it is compiled: a million rows are read in 7 ms where the
-/// file is in memory, and compiled in 100.
-pub const TABLE_CACHE_WAIT: Duration = Duration::from_millis(100);
-/// Tables that wait for the disk, to be read or kept: what waits to be kept is in memory (3 MB a million rows).
-pub const TABLE_CACHE_REQUESTS_MAX: usize = 4;
-/// Bytes of code of a file whose rows from code are kept: as much is read for the digest that they are found by.
-pub const TABLE_CACHE_CODE_BYTES_MAX: u64 = 128 << 20;
-/// Their number.
-pub const TABLE_CACHE_FILES_MAX: usize = 4096;
 /// Threads that look behind mappings: two, so that one large file does not hold up the others.
 pub const LOOK_THREADS: usize = 2;
 /// Such threads with those that wait for a file system that does not answer. Each has a stack of 2 MiB,
@@ -457,8 +350,15 @@ pub const UNWIND_CALLEES_MAX: usize = 64;
 /// Bytes of code of one file that rows are made of where nothing describes it, three more in memory for each. musl
 /// has 0.4 million, a static busybox 1. A stretch that is longer is left to frame pointers.
 pub const UNWIND_CODE_BYTES_MAX: u64 = 8 << 20;
+/// Of these, what is looked into before a table is used for the first time: 30 ms. The rest comes later.
+pub const UNWIND_CODE_SOON_BYTES: u64 = 128 << 10;
+/// A table is used without the rest if it has a row for each so many bytes of that: `node` has one for 6, a static
+/// program of musl none.
+pub const UNWIND_CODE_LATER_BYTES_PER_ROW: u64 = 16;
 /// Instructions looked at for that, those of shared code counted each time.
 pub const UNWIND_CODE_INSTRUCTIONS_MAX: u64 = 4 << 20;
+/// Of these, what a stretch of more than [`UNWIND_CODE_SOON_BYTES`] leaves to others: V8's in `node` takes all it may.
+pub const UNWIND_CODE_INSTRUCTIONS_KEPT: u64 = UNWIND_CODE_INSTRUCTIONS_MAX / 8;
 /// Instructions of one function; the largest of musl (`printf_core`) has 1,500.
 pub const UNWIND_CODE_FUNCTION_INSTRUCTIONS_MAX: usize = 64 << 10;
 /// Calls in one function that never return; the function is followed anew for each.

@@ -144,6 +144,9 @@ fn table_waits(metrics: &metrics::Reading, named: impl Fn(&str) -> String) -> Ve
         figure("_longest_s", of("longest"), "s");
         figure("_count", of("count"), "");
     }
+    for name in ["table_waits_overdue", "table_waits_abandoned"] {
+        figures.push(Figure::new(named(name), metrics.get(&format!("{name}_total")), ""));
+    }
     figures
 }
 

@@ -1,9 +1,9 @@
 //! What the host does while an agent is measured. Each load ends with its value.
 
-use crate::rows_file;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tests::rows_file::RowsFile;
 use tests::swarm::Swarm;
 use tests::workload::{self, Language};
 use tests::{Running, binary, seed};
@@ -33,6 +33,8 @@ pub(crate) enum Kind {
     /// Programs that map a library of a million unwind rows that nobody has seen.
     #[value(name = "1m")]
     Million,
+    /// As loaded, and all the time programs come that nobody has seen, with libraries that nobody has seen.
+    New,
 }
 
 impl Kind {
@@ -49,6 +51,7 @@ impl Kind {
             Self::Execs => "_execs",
             Self::Mappings => "_mappings",
             Self::Million => "_1m",
+            Self::New => "_new",
         }
     }
 
@@ -76,10 +79,11 @@ impl Load {
             Kind::Short => mixed(seconds).into_iter().chain(brief(seconds)).collect(),
             Kind::Debug => mixed(seconds).into_iter().chain([described(seconds)]).collect(),
             Kind::Storm => mixed(seconds).into_iter().chain(compilers(2, seconds)).collect(),
-            Kind::NineMillion => vec![mapper(&rows_file::written(), seconds)],
+            Kind::NineMillion => vec![nine_million().mapped(seconds, 0)],
             Kind::Execs => execs(seconds),
             Kind::Mappings => vec![remapper(seconds)],
             Kind::Million => million(seconds).into_iter().collect(),
+            Kind::New => mixed(seconds).into_iter().chain(new_programs(seconds)).collect(),
             Kind::Spinners => {
                 (0..12).map(|_| spinner(seconds)).chain(compilers(2, seconds)).collect()
             }
@@ -142,6 +146,30 @@ done";
     let mut shell = Command::new("sh");
     shell.args(["-c", RUN, "sh"]).arg(library).arg(brief).arg(binary::scratch("bench"));
     shell.arg(seconds.to_string());
+    Some(Running::start(shell))
+}
+
+/// A program and the libraries of most C++ programs, each time with other bytes at their ends.
+fn new_programs(seconds: u64) -> Option<Running> {
+    const RUN: &str = "
+end=$(($(date +%s) + $1)); n=0; folder=$2; program=$3; shift 3
+new() { cp \"$1\" \"$2\"; head -c 16 /dev/urandom >> \"$2\"; }
+while [ $(date +%s) -lt $end ]; do
+    n=$((n + 1)); preload=; new \"$program\" \"$folder/new-$n\"
+    for library; do
+        copy=\"$folder/new-$n-${library##*/}\"; new \"$library\" \"$copy\"; preload=\"$preload $copy\"
+    done
+    LD_PRELOAD=\"$preload\" \"$folder/new-$n\" 200 20 > /dev/null
+    rm \"$folder/new-$n\"*; echo $n
+done";
+    let brief = workload::c("brief", &[])?;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", RUN, "sh", &seconds.to_string()]).arg(binary::scratch("bench")).arg(brief);
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"].map(Path::new);
+    for library in ["libstdc++.so.6", "libcrypto.so.3", "libm.so.6", "libgcc_s.so.1"] {
+        let path = folders.map(|folder| folder.join(library));
+        shell.args(path.iter().find(|path| path.exists()));
+    }
     Some(Running::start(shell))
 }
 
@@ -257,19 +285,7 @@ fn compilers(at_once: usize, seconds: u64) -> Vec<Running> {
     (0..at_once).map(compile).collect()
 }
 
-/// Maps the code of a file and keeps a CPU busy.
-fn mapper(file: &Path, seconds: u64) -> Running {
-    const MAP: &str = "
-import mmap, sys, time
-with open(sys.argv[1], 'rb') as f:
-    m = mmap.mmap(f.fileno(), int(sys.argv[2]), flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC,
-                  offset=int(sys.argv[3]))
-end = time.time() + float(sys.argv[4])
-while time.time() < end: sum(i * i for i in range(1000))
-";
-    let mut python = Command::new("python3");
-    python.arg("-c").arg(MAP).arg(file);
-    python.args([rows_file::TEXT_BYTES, rows_file::TEXT_OFFSET].map(|number| number.to_string()));
-    python.arg(seconds.to_string());
-    Running::start(python)
+/// Larger than any library that was met (1.24 million rows), as large as the agent promises to take.
+fn nine_million() -> RowsFile {
+    RowsFile::written(binary::scratch("bench").join("rows-9m.so"), 900_000)
 }

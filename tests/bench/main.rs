@@ -7,7 +7,6 @@ mod collector;
 mod figures;
 mod load;
 mod observer;
-mod rows_file;
 mod waiting;
 
 use crate::load::Kind;
@@ -52,7 +51,7 @@ struct AgentArgs {
     /// What the host does meanwhile; the names of figures end with it, the loaded host has the plain ones.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [
         Kind::Loaded, Kind::Idle, Kind::Short, Kind::Debug, Kind::Storm, Kind::NineMillion,
-        Kind::Spinners, Kind::Execs, Kind::Mappings, Kind::Million,
+        Kind::Spinners, Kind::Execs, Kind::Mappings, Kind::Million, Kind::New,
     ])]
     loads: Vec<Kind>,
     /// Whether the agent measures off-CPU time and lock waits meanwhile; the names of figures end with `_waiting`

@@ -66,6 +66,10 @@ impl ForeignFiles for LocalFiles {
         unwind::unwind_rows(Source::file(file.as_fd())?)
     }
 
+    fn unwind_rows_soon(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        unwind::unwind_rows_soon(Source::file(file.as_fd())?)
+    }
+
     fn names_with(
         &self,
         id: FileId,

@@ -155,6 +155,14 @@ pub trait ForeignFiles: Send + Sync {
     /// See [`ForeignFileError`].
     fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError>;
 
+    /// The same without code that takes long to look into: [`RowTable::code_put_off`] says how much there is.
+    ///
+    /// # Errors
+    /// See [`ForeignFileError`].
+    fn unwind_rows_soon(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        self.unwind_rows(file)
+    }
+
     /// Names addresses of one file, one answer for each: at least one line, or the reason why there is
     /// none. Never a neighbour's name.
     fn names(&self, id: FileId, file: &OwnedFd, addresses: &[ElfAddr]) -> Vec<Names> {

@@ -159,6 +159,10 @@ impl WalkTables for Tables {
         Self::own_rules(self, id)
     }
 
+    fn prepare(&mut self, chunks: usize) {
+        Self::prepare(self, chunks);
+    }
+
     fn bytes(&self) -> u64 {
         self.sizes().slab_bytes
     }

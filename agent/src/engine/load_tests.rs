@@ -2,11 +2,13 @@
 //! prints its figures; what is asserted leaves room for a machine that others use too.
 
 use super::tests::{can_sample, while_sampling};
-use super::{EngineOptions, OpenFiles, SealedWindow, WindowSink};
-use crate::process::publish::WaitCounts;
+use super::{EngineOptions, OpenFiles, SealedWindow, WindowSink, go_first};
+use crate::limits::ENGINE_NICE;
+use crate::process::publish::{WAIT_BUCKETS_NS, WaitCounts};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// CPU time of this thread, nanoseconds: the engine runs on the test's own.
@@ -23,7 +25,7 @@ impl WindowSink for Nobody {
 }
 
 /// How many runnable threads share one CPU now, at least 1.
-fn crowd() -> f64 {
+fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap();
     let load: f64 = text.split(' ').next().unwrap().parse().unwrap();
     let cpus = std::thread::available_parallelism().unwrap().get();
@@ -59,26 +61,138 @@ fn copy(of: &Path, folder: &Path, number: usize) -> PathBuf {
     path
 }
 
+/// How busy the machine was meanwhile, and what that did to threads of the engine's priority: a thread that does nothing
+/// else finds out. It meets the engine's own threads, too.
+struct Probe {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<Vec<(f64, Duration)>>,
+    ticks: [u64; 2],
+}
+
+/// What a probe found.
+struct Crowd {
+    /// CPU time that nobody used, of all.
+    idle: f64,
+    /// How many times as long work took as its CPU time, and how late a thread woke: 99 of 100 times no more.
+    stretch: f64,
+    delay: Duration,
+}
+
+impl Crowd {
+    /// What is right where a goal holds for a machine that does nothing else.
+    fn allows(&self, goal: Duration) -> Duration {
+        if self.idle >= IDLE_MIN {
+            return goal;
+        }
+        goal.mul_f64(self.stretch) + self.delay * THREADS_ON_THE_WAY
+    }
+}
+
+/// The programs of these tests and the engine leave half of two CPUs alone. Where so much is left nobody else took any.
+const IDLE_MIN: f64 = 0.4;
+
+/// Ticks of all CPUs, idle ones and all (proc(5), `/proc/stat`).
+fn ticks() -> [u64; 2] {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let numbers = text.lines().next().unwrap().split_whitespace().skip(1).take(8);
+    let numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
+    [numbers[3] + numbers[4], numbers.iter().sum()]
+}
+
+impl Probe {
+    /// CPU time of one piece of work, and what lies between two.
+    const WORK: Duration = Duration::from_millis(2);
+    const REST: Duration = Duration::from_millis(30);
+
+    fn start() -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            go_first(ENGINE_NICE);
+            let mut found = Vec::new();
+            while !until.load(Ordering::Relaxed) {
+                let asleep = Instant::now();
+                std::thread::sleep(Self::REST);
+                let late = asleep.elapsed().saturating_sub(Self::REST);
+                let (begin, begin_ns) = (Instant::now(), thread_cpu_ns());
+                while thread_cpu_ns() - begin_ns < u64::try_from(Self::WORK.as_nanos()).unwrap() {}
+                found.push((begin.elapsed().as_secs_f64() / Self::WORK.as_secs_f64(), late));
+            }
+            found
+        });
+        Self { stop, thread, ticks: ticks() }
+    }
+
+    fn stop(self) -> Crowd {
+        self.stop.store(true, Ordering::Relaxed);
+        let found = self.thread.join().unwrap();
+        let [idle, all] = ticks();
+        let idle = as_f64(idle - self.ticks[0]) / as_f64((all - self.ticks[1]).max(1));
+        let (mut stretches, mut delays): (Vec<f64>, Vec<Duration>) = found.into_iter().unzip();
+        stretches.sort_by(f64::total_cmp);
+        delays.sort_unstable();
+        let at = stretches.len() * 99 / 100;
+        let stretch = stretches.get(at).copied().unwrap_or(1.0).max(1.0);
+        Crowd { idle, stretch, delay: delays.get(at).copied().unwrap_or_default() }
+    }
+}
+
+/// Threads that a table goes through: each may wake late.
+const THREADS_ON_THE_WAY: u32 = 4;
+/// How often a test may fail although what it says is true.
+const FALSE_ALARMS: f64 = 1e-6;
+
+/// The least number of late ones among `count` that shows, but for a false alarm, that more than one in a hundred is
+/// late.
+fn too_many_late(count: u64) -> u64 {
+    let (mut term, mut tails) = (0.99_f64.powf(as_f64(count)), vec![1.0]);
+    for late in 0..count {
+        tails.push(tails.last().unwrap() - term);
+        term *= as_f64(count - late) / as_f64(late + 1) * 0.01 / 0.99;
+    }
+    let at = tails.iter().position(|tail| *tail < FALSE_ALARMS).unwrap_or(tails.len());
+    u64::try_from(at).unwrap()
+}
+
+fn as_f64(count: u64) -> f64 {
+    f64::from(u32::try_from(count).unwrap())
+}
+
+#[test]
+fn few_late_ones_show_nothing() {
+    // Of 150, 1.5 are late on average: 10 or more in 3 of a million tests (Poisson: 3.9), 11 in 0.4.
+    for (count, late) in [(1, 2), (10, 5), (150, 11), (1000, 29)] {
+        assert_eq!(too_many_late(count), late, "of {count}");
+    }
+}
+
+/// Fails if more than one wait in a hundred is longer than the goal allows on this machine, now.
 #[track_caller]
-fn check_waits(what: &str, waits: &WaitCounts, goal_ms: u32) {
+fn check_waits(what: &str, waits: &WaitCounts, goal: Duration, probe: Probe) {
+    let crowd = probe.stop();
     let ms = |ns: u64| ns / 1_000_000;
-    let crowd = crowd();
+    // The goal is that of an optimised agent. With the checks on a table takes three times as long.
+    let checked = if cfg!(debug_assertions) { 3.0 } else { 1.0 };
+    let allowed = crowd.allows(goal.mul_f64(checked));
+    // A histogram knows no more than its bounds.
+    let allowed_ns = u64::try_from(allowed.as_nanos()).unwrap();
+    let within = WAIT_BUCKETS_NS.partition_point(|&bound| bound < allowed_ns);
+    let late: u64 = waits.buckets.iter().skip(within + 1).sum();
+    let late_max = too_many_late(waits.count);
     eprintln!(
-        "{what}: {} waits, mean {} ms, p99 {} ms, longest {} ms, {} overdue, {} abandoned; load {crowd:.1} a CPU",
+        "{what}: {} waits, mean {} ms, p99 {} ms, longest {} ms, {} overdue, {} abandoned; {late} longer than {} ms, {late_max} show something; {:.2} idle, work took {:.1} times its CPU time, threads woke {:?} late",
         waits.count,
         ms(waits.sum_ns.checked_div(waits.count).unwrap_or(0)),
         ms(waits.p99_ns()),
         ms(waits.max_ns),
         waits.overdue,
         waits.abandoned,
+        ms(WAIT_BUCKETS_NS.get(within).copied().unwrap_or(u64::MAX)),
+        crowd.idle,
+        crowd.stretch,
+        crowd.delay,
     );
-    // Processes of others on this machine wait too, for files that nobody can open any more.
-    assert!(waits.overdue <= 3.max(waits.count / 20), "{what}: {waits:?}");
-    // The goal is that of an optimised agent whose machine does nothing else. With the checks on, or beside a compiler
-    // that fills the disk's queue, a table takes three times as long; and whoever wants the CPU has his share of it.
-    let p99 = std::time::Duration::from_nanos(waits.p99_ns()).as_secs_f64() * 1000.0;
-    let bound = f64::from(goal_ms) * crowd * 3.0;
-    assert!(p99 <= bound, "{what}: {p99:.0} ms, {bound:.0} are right at load {crowd:.1}");
+    assert!(late < late_max, "{what}: {late} of {} waits", waits.count);
 }
 
 /// Spins for as many milliseconds of CPU as its argument says, with every library mapped that is named
@@ -91,8 +205,11 @@ const SPIN: &str = "#include <dlfcn.h>\n#include <stdlib.h>\n#include <time.h>\n
     while (t.tv_sec * 1000 + t.tv_nsec / 1000000 < atol(a[1])); return 0; }\n";
 
 /// Programs that nobody has seen, and the CPU time of each.
-const NEW_PROGRAMS: u64 = 60;
-const NEW_PROGRAM_MS: &str = "200";
+const NEW_PROGRAMS: u64 = 150;
+const NEW_PROGRAM_MS: &str = "80";
+/// Between two of them.
+const REST: Duration = Duration::from_millis(60);
+const SYSTEM_FOLDERS: [&str; 2] = ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"];
 
 #[test]
 fn tables_of_new_files_come_within_100_ms() {
@@ -100,41 +217,37 @@ fn tables_of_new_files_come_within_100_ms() {
         return;
     }
     // A program is met by 20 ticks on average, whoever else wants the CPU: one in e^20 by none.
-    let options = EngineOptions { frequency_hz: 99, ..options() };
+    let options = EngineOptions { frequency_hz: 249, ..options() };
     let folder = tempfile::tempdir().unwrap();
     let Some(spin) = compiled(folder.path(), "spin", SPIN, &[]) else { return };
-    let mut libraries = Vec::new();
-    for name in ["libstdc++.so.6", "libcrypto.so.3", "libm.so.6", "libgcc_s.so.1"] {
-        libraries.extend(
-            ["/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"]
-                .map(|folder| Path::new(folder).join(name))
-                .into_iter()
-                .find(|path| path.exists()),
-        );
-    }
+    let libraries = ["libstdc++.so.6", "libcrypto.so.3", "libm.so.6", "libgcc_s.so.1"];
+    let libraries: Vec<PathBuf> = libraries
+        .into_iter()
+        .filter_map(|name| {
+            let paths = SYSTEM_FOLDERS.map(|folder| Path::new(folder).join(name));
+            paths.into_iter().find(|path| path.exists())
+        })
+        .collect();
+    let probe = Probe::start();
     let ((), counts) = while_sampling(&options, &mut Nobody, || {
-        for burst in 0..15_usize {
-            let number = |at: usize| burst * 100 + at;
-            let spawn = |at: usize| {
-                let program = copy(&spin, folder.path(), number(at));
-                let libraries = libraries.iter().map(|of| copy(of, folder.path(), number(at)));
-                Command::new(program)
-                    .arg(NEW_PROGRAM_MS)
-                    .args(libraries.take(1 + at))
-                    .spawn()
-                    .unwrap()
-            };
-            let children: Vec<Child> = (0..4).map(spawn).collect();
-            for mut child in children {
-                assert!(child.wait().unwrap().success());
+        for number in 0..usize::try_from(NEW_PROGRAMS).unwrap() {
+            // One after the other: how late one is says nothing of the others.
+            let program = copy(&spin, folder.path(), number);
+            let new: Vec<PathBuf> =
+                libraries.iter().map(|of| copy(of, folder.path(), number)).collect();
+            let status = Command::new(&program).arg(NEW_PROGRAM_MS).args(&new).status();
+            assert!(status.unwrap().success());
+            for path in new.iter().chain([&program]) {
+                std::fs::remove_file(path).unwrap();
             }
+            std::thread::sleep(REST);
         }
     });
-    let WaitCounts { count, overdue, abandoned, .. } = counts.tables.waits;
+    let waits = counts.tables.waits;
     // Where the CPU is so scarce that one takes a second, it is published before a tick meets it.
-    let few = if crowd() < 4.0 { NEW_PROGRAMS * 9 / 10 } else { NEW_PROGRAMS / 2 };
-    assert!(count + overdue + abandoned >= few, "{counts:?}");
-    check_waits("60 programs that nobody has seen", &counts.tables.waits, 100);
+    let few = if load() < 4.0 { NEW_PROGRAMS * 9 / 10 } else { NEW_PROGRAMS / 2 };
+    assert!(waits.count + waits.abandoned >= few, "{counts:?}");
+    check_waits("programs that nobody has seen", &waits, Duration::from_millis(100), probe);
 }
 
 /// The largest library at hand: a million rows.
@@ -144,6 +257,9 @@ fn large_library() -> Option<PathBuf> {
     let mut files = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     files.find(|path| path.to_string_lossy().contains("librustc_driver"))
 }
+
+/// How often it is met as one that nobody has seen.
+const LARGE_LIBRARIES: usize = 10;
 
 #[test]
 fn a_table_of_a_million_rows_comes_within_300_ms() {
@@ -157,19 +273,22 @@ fn a_table_of_a_million_rows_comes_within_300_ms() {
         return;
     };
     let libraries = library.parent().unwrap().to_owned();
+    let probe = Probe::start();
     let ((), counts) = while_sampling(&options(), &mut Nobody, || {
-        for number in 0..5 {
+        for number in 0..LARGE_LIBRARIES {
             let new = copy(&library, folder.path(), number);
             let mut command = Command::new(&spin);
-            command.arg("1500").arg(new).env("LD_LIBRARY_PATH", &libraries);
+            command.arg("500").arg(&new).env("LD_LIBRARY_PATH", &libraries);
             assert!(command.status().unwrap().success());
+            std::fs::remove_file(new).unwrap();
+            std::thread::sleep(8 * REST);
         }
     });
     let large = counts.tables.waits_large;
     eprintln!("{} rows are loaded", counts.tables.rows);
     // On a full machine a program may be over, or its other files may be what it waited for.
     assert!(large.count >= 1, "{counts:?}");
-    check_waits("a library of a million rows", &large, 300);
+    check_waits("a library of a million rows", &large, Duration::from_millis(300), probe);
 }
 
 #[test]

@@ -90,6 +90,8 @@ pub struct Engine {
     carried: u64,
     /// What was told of waits when the last window ended.
     waits_before: OffCpuCounts,
+    /// Nothing of before is in a window: nobody waited for its tables.
+    sampling_since: MonotonicNs,
     window_end: MonotonicNs,
 }
 
@@ -172,6 +174,7 @@ impl Engine {
             before: Statistics::default(),
             carried: 0,
             waits_before: OffCpuCounts::default(),
+            sampling_since: now,
             window_end: now,
         })
     }
@@ -269,6 +272,7 @@ impl Engine {
         self.sampler.start()?;
         self.forget_earlier_waits()?;
         let begin = monotonic_now();
+        self.sampling_since = begin;
         self.open_window(begin);
         control.set_sampling();
         tracing::info!("sampling");
@@ -330,7 +334,10 @@ impl Engine {
             self.publisher.wanted(file);
         }
         for (pid, time) in missed.drain(..) {
-            self.publisher.missed(pid, time);
+            // It may have been published since the record was taken in.
+            if time >= self.sampling_since && self.intake.processes.is_behind(pid, time) {
+                self.publisher.missed(pid, time);
+            }
             self.intake.processes.needed(pid);
         }
     }

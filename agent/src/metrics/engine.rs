@@ -64,7 +64,7 @@ const NOW: [Figure; 23] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 67] = [
+const SINCE_START: [Figure; 68] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
         counts.locks.probes.failed
     }),
@@ -147,6 +147,9 @@ const SINCE_START: [Figure; 67] = [
     ("tables_evicted", "Unwind tables removed to make room", |counts| counts.tables.evicted),
     ("tables_returned", "Unwind tables asked for again after their removal", |counts| {
         counts.tables.returned
+    }),
+    ("tables_completed", "Unwind tables that were used before all rows were found", |counts| {
+        counts.tables.completed
     }),
     ("table_waits_overdue", "Waits for unwind tables that did not end in time", |counts| {
         counts.tables.waits.overdue + counts.tables.waits_large.overdue

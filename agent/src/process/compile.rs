@@ -3,6 +3,7 @@
 //! A thread that a dead mount holds for good is replaced, and nobody ever waits for it. What belongs to another than
 //! root gets no more than its share of CPU time and of the threads.
 
+mod priority;
 mod spending;
 
 use super::table_cache::Keeper;
@@ -13,15 +14,15 @@ use crate::engine::OpenFiles;
 use crate::limits::{
     FILES_MAX, TABLE_CODE_NS_PER_BYTE, TABLE_LARGE_CODE_BYTES, TABLE_STUCK_NS, TABLE_USERS_WAIT_NS,
     TABLE_WORKERS, TABLE_WORKERS_LARGE, TABLE_WORKERS_MAX, TABLE_WORKERS_USERS, TABLES_READY_MAX,
-    USER_FILES_NICE,
+    UNWIND_CODE_LATER_BYTES_PER_ROW,
 };
 use crate::normalize::MappedFile;
-use crate::unwind::{RowLosses, RowTable};
+use crate::unwind::RowTable;
 use agent_ebpf::UnwindRule;
 use hashbrown::HashMap;
+use priority::Priority;
 use sha2::{Digest as _, Sha256};
 use spending::{Owner, Spending};
-use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -37,6 +38,21 @@ pub struct Compiled {
     pub file: FileId,
     /// What it says.
     pub unwound: Result<Arc<Unwound>, ForeignFileError>,
+    /// How long it took.
+    pub times: CompileTimes,
+    /// False if another table of this file follows, which has more rows.
+    pub whole: bool,
+}
+
+/// The way of one file through the threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CompileTimes {
+    /// It was asked for.
+    pub asked: MonotonicNs,
+    /// A thread took it up.
+    pub begun: MonotonicNs,
+    /// Its table was ready.
+    pub made: MonotonicNs,
 }
 
 /// Rows, and what makes them equal to those of another file.
@@ -108,6 +124,8 @@ pub struct Asked {
     pub code_bytes: u64,
     /// A sample waits for it.
     pub urgent: bool,
+    /// When.
+    pub at: MonotonicNs,
 }
 
 impl Asked {
@@ -116,10 +134,12 @@ impl Asked {
     pub fn of(file: &MappedFile, urgent: bool) -> Self {
         let segments = file.facts.iter().flat_map(|facts| &facts.segments);
         let code_bytes = segments.fold(0, |sum: u64, segment| sum.saturating_add(segment.size));
-        Self { file: file.id, code_bytes, urgent }
+        Self { file: file.id, code_bytes, urgent, at: monotonic_now() }
     }
 
-    const fn is_large(&self) -> bool {
+    /// True if it takes long.
+    #[must_use]
+    pub const fn is_large(&self) -> bool {
         self.code_bytes >= TABLE_LARGE_CODE_BYTES
     }
 }
@@ -270,7 +290,7 @@ impl Compilers {
             return false;
         }
         self.outstanding += 1;
-        let due = monotonic_now().plus(asked.code_bytes.saturating_mul(TABLE_CODE_NS_PER_BYTE));
+        let due = asked.at.plus(asked.code_bytes.saturating_mul(TABLE_CODE_NS_PER_BYTE));
         self.work.shared.queue().files.push((due, asked));
         self.work.shared.wake.notify_one();
         true
@@ -304,7 +324,7 @@ impl Compilers {
     pub fn take(&mut self) -> Option<Compiled> {
         match self.ready.as_ref()?.try_recv() {
             Ok(compiled) => {
-                self.outstanding = self.outstanding.saturating_sub(1);
+                self.outstanding = self.outstanding.saturating_sub(compiled.whole.into());
                 Some(compiled)
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
@@ -320,7 +340,7 @@ impl Compilers {
             self.replace_stuck();
             return None;
         };
-        self.outstanding = self.outstanding.saturating_sub(1);
+        self.outstanding = self.outstanding.saturating_sub(compiled.whole.into());
         Some(compiled)
     }
 
@@ -385,10 +405,16 @@ impl Work {
     fn run(self) {
         let priority = Priority::of_this_thread();
         while let Some(asked) = self.next() {
-            let Asked { file, .. } = asked;
-            let began_ns = thread_cpu_ns();
+            let Asked { file, at, .. } = asked;
+            let (begun, began_ns) = (monotonic_now(), thread_cpu_ns());
+            let times = || CompileTimes { asked: at, begun, made: monotonic_now() };
+            let first = |rows: RowTable| {
+                let unwound = Ok(Arc::new(Unwound::new(rows)));
+                let first = Compiled { file, unwound, times: times(), whole: false };
+                let _closed = self.ready.send(first);
+            };
             // A defect of a parser costs the file, never the worker.
-            let compile = AssertUnwindSafe(|| self.compile(asked, &priority));
+            let compile = AssertUnwindSafe(|| self.compile(asked, &priority, &first));
             let made = std::panic::catch_unwind(compile).unwrap_or_else(|_panic| Err(panicked()));
             self.done(thread_cpu_ns().saturating_sub(began_ns));
             let Some(made) = made.transpose() else { continue };
@@ -400,7 +426,8 @@ impl Work {
                 Err(error) => (Err(error), None),
             };
             // Nobody takes it only if all is closed, which is what is looked at next.
-            let _closed = self.ready.send(Compiled { file, unwound });
+            let whole = Compiled { file, unwound, times: times(), whole: true };
+            let _closed = self.ready.send(whole);
             if let (Some(cache), Some((keep, unwound))) = (&self.cache, to_keep) {
                 self.keep(cache, keep, unwound);
             }
@@ -423,8 +450,13 @@ impl Work {
         }
     }
 
-    /// `None` if it is put off.
-    fn compile(&self, asked: Asked, priority: &Priority) -> Result<Option<Made>, ForeignFileError> {
+    /// `None` if it is put off. A table that does not have all rows yet is handed to `first`.
+    fn compile(
+        &self,
+        asked: Asked,
+        priority: &Priority,
+        first: &dyn Fn(RowTable),
+    ) -> Result<Option<Made>, ForeignFileError> {
         let gone = || ForeignFileError::Io(io::Error::from(io::ErrorKind::NotFound));
         let file = self.files.open(asked.file).ok_or_else(gone)?;
         let owner = Owner::of(&file);
@@ -432,11 +464,15 @@ impl Work {
             return Ok(None);
         }
         priority.set_for(owner);
-        self.unwind(&file).map(Some)
+        self.unwind(&file, first).map(Some)
     }
 
     /// From the cache, else compiled.
-    fn unwind(&self, file: &Arc<OwnedFd>) -> Result<Made, ForeignFileError> {
+    fn unwind(
+        &self,
+        file: &Arc<OwnedFd>,
+        first: &dyn Fn(RowTable),
+    ) -> Result<Made, ForeignFileError> {
         let digest = match &self.cache {
             Some(_) => self.parse.unwind_digest(file)?,
             None => None,
@@ -444,14 +480,27 @@ impl Work {
         if let Some(unwound) = digest.and_then(|digest| self.find(file, &digest)) {
             return Ok(Made { unwound, keep: None });
         }
-        let unwound = self.parse.unwind_rows(file).map(Unwound::new)?;
-        // What a limit left out is counted with each compilation.
-        let whole = unwound.rows.losses() == RowLosses::default();
+        let unwound = self.rows(file, first).map(Unwound::new)?;
+        // Another time there may be time enough.
+        let whole = unwound.rows.losses().out_of_time == 0;
         let keep = digest.filter(|_| whole).map(|digest| match unwound.rows.is_from_code() {
             true => Keep::WithCode { file: Arc::clone(file), digest },
             false => Keep::By(digest),
         });
         Ok(Made { unwound, keep })
+    }
+
+    /// All rows. Where some take long to find, in code that nothing describes, the others are handed out first.
+    fn rows(&self, file: &OwnedFd, first: &dyn Fn(RowTable)) -> Result<RowTable, ForeignFileError> {
+        let soon = self.parse.unwind_rows_soon(file)?;
+        let put_off = soon.code_put_off();
+        if put_off == 0 {
+            return Ok(soon);
+        }
+        if soon.len() as u64 >= put_off / UNWIND_CODE_LATER_BYTES_PER_ROW {
+            first(soon);
+        }
+        self.parse.unwind_rows(file)
     }
 
     /// The cached table. One without rows stands for another, that is found by the code too: few files have rows
@@ -507,34 +556,6 @@ impl Work {
         if at.is_some_and(|at| at.large) {
             // Another large one may have waited for this one's end.
             self.shared.wake.notify_one();
-        }
-    }
-}
-
-/// The priority of a thread.
-#[derive(Debug)]
-struct Priority {
-    /// Its own, for files of root.
-    own: i32,
-    now: Cell<i32>,
-}
-
-impl Priority {
-    fn of_this_thread() -> Self {
-        let own = rustix::process::getpriority_process(None).unwrap_or(0);
-        Self { own, now: Cell::new(own) }
-    }
-
-    /// What belongs to others does not go before the programs of others.
-    fn set_for(&self, owner: Owner) {
-        let nice = if owner == Owner::Root { self.own } else { self.own.max(USER_FILES_NICE) };
-        if nice == self.now.get() {
-            return;
-        }
-        // Linux keeps it for each thread, against POSIX (setpriority(2), "C library/kernel differences").
-        match rustix::process::setpriority_process(None, nice) {
-            Ok(()) => self.now.set(nice),
-            Err(error) => tracing::debug!(%error, nice, "priority of a thread not changed"),
         }
     }
 }

@@ -255,6 +255,14 @@ impl ForeignFiles for FakeFiles {
         Ok(RowTable::new(0, rules, [(0, 0), (0x1000 + size, 1)]).unwrap())
     }
 
+    /// What is called so has more rows later.
+    fn unwind_rows_soon(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        if Self::path(file).contains("later") {
+            return Ok(fake_rows(100, 2, 0).with_code_put_off(100));
+        }
+        self.unwind_rows(file)
+    }
+
     fn names_with(
         &self,
         _id: FileId,

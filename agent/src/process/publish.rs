@@ -17,9 +17,11 @@ use super::trampolines;
 use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{MappingUnwind, TableId, WalkMapping, chunks_in};
 use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
+use crate::limits::TABLE_PREPARED_CHUNKS;
 use crate::normalize::{MappedFile, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
+use agent_ebpf::limits::SLAB_CHUNKS;
 use agent_ebpf::{ProcessEntry, RuleKind, UnwindRule};
 use budget::{Budget, State};
 use pages::Pages;
@@ -94,6 +96,10 @@ pub trait WalkTables {
     /// Rules that only this table has.
     fn own_rules(&self, id: TableId) -> usize;
 
+    /// Makes memory for a table of so many chunks that may come, if there is little: that takes longer than to load
+    /// one, and nobody waits now.
+    fn prepare(&mut self, _chunks: usize) {}
+
     /// Kernel memory that grows with what is loaded, bytes.
     fn bytes(&self) -> u64;
 }
@@ -111,6 +117,8 @@ pub struct PublishCounts {
     pub compiles: CompileCounts,
     /// Files that have a table that another file brought: copies of it.
     pub shared: u64,
+    /// Tables whose rows came in two parts.
+    pub completed: u64,
     /// Files without a table: nothing in them can be understood.
     pub failed: u64,
     /// Entries of call frame information, and functions of Go's tables, that could not be read.
@@ -158,6 +166,8 @@ pub struct Publisher {
     pages: Pages,
     waits: Waits,
     generation: u32,
+    /// A large table was asked for, since memory was prepared last.
+    large_asked: bool,
     counts: PublishCounts,
 }
 
@@ -175,6 +185,7 @@ impl Publisher {
             pages: Pages::default(),
             waits: Waits::default(),
             generation: 0,
+            large_asked: false,
             counts: PublishCounts::default(),
         }
     }
@@ -250,8 +261,9 @@ impl Publisher {
             }
         }
         self.forget_ended(processes, kernel);
+        let now = monotonic_now();
         for pid in processes.take_replaced() {
-            self.waits.forget(pid);
+            self.waits.forget(pid, now);
             self.pauses.forget(pid);
         }
         while let Some(compiled) = self.compilers.take() {
@@ -270,14 +282,20 @@ impl Publisher {
                 self.publish(pid, processes, kernel);
             }
         }
+        // Who waits for a large table waits for longer than this takes.
+        let large = std::mem::take(&mut self.large_asked);
+        if large || self.waits.is_empty() {
+            kernel.prepare(if large { SLAB_CHUNKS } else { TABLE_PREPARED_CHUNKS });
+        }
     }
 
     fn forget_ended(&mut self, processes: &mut ProcessTable, kernel: &mut dyn WalkTables) {
+        let now = monotonic_now();
         for pid in processes.take_ended() {
             self.retries.forget(pid);
             self.pauses.forget(pid);
             self.pages.forget(pid);
-            self.waits.forget(pid);
+            self.waits.forget(pid, now);
             // A table may never come, and processes begin and end meanwhile.
             self.waiting.forget(pid);
             if let Err(error) = kernel.remove_process(pid) {
@@ -309,7 +327,7 @@ impl Publisher {
         let began_ns = thread_cpu_ns();
         let Some(set) = processes.mappings(pid) else {
             self.retries.forget(pid);
-            self.waits.forget(pid);
+            self.waits.forget(pid, monotonic_now());
             return;
         };
         // A program that begins needs its tables; one that is published again, because some of them were
@@ -328,7 +346,7 @@ impl Publisher {
                 processes.published(pid, generation);
                 let now = monotonic_now();
                 self.pauses.published(pid, thread_cpu_ns().saturating_sub(began_ns), now);
-                if !walk.iter().any(|mapping| mapping.unwind == MappingUnwind::Pending) {
+                if self.waits.is_waiting(pid) && !self.misses_any(&set) {
                     self.waits.end(pid, now);
                 }
             }
@@ -362,6 +380,16 @@ impl Publisher {
             user.map(|mapping| self.walk_mapping(mapping, pid, fresh)).collect();
         let trampolines = self.perf_maps.as_ref().and_then(|maps| maps.trampolines(process));
         coalesced(trampolines::apply(walk, trampolines.as_deref().unwrap_or_default()))
+    }
+
+    /// True if a table of these mappings is not there, be it that there is no room for it. One that was removed is
+    /// missed by nobody: it would have been asked for.
+    fn misses_any(&self, set: &MappingSet) -> bool {
+        let missed = |state| matches!(state, State::Pending | State::NoRoom { .. });
+        set.mappings().iter().any(|mapping| {
+            let state = mapping.file.as_ref().and_then(|file| self.budget.state(file.id));
+            mapping.awaited || state.is_some_and(missed)
+        })
     }
 
     fn walk_mapping(&mut self, mapping: &Mapping, pid: Pid, fresh: bool) -> WalkMapping {
@@ -403,6 +431,7 @@ impl Publisher {
                 return no_table;
             }
             None => {
+                self.large_asked |= Asked::of(file, urgent).is_large();
                 self.budget.asked(file, now);
                 State::Pending
             }
@@ -424,6 +453,7 @@ impl Publisher {
     fn ask_again(&mut self, file: FileId, urgent: bool) {
         let Some(mapped) = self.budget.mapped(file) else { return };
         if self.compilers.ask(Asked::of(&mapped, urgent)) {
+            tracing::debug!(path = mapped.path, "an unwind table is made again");
             self.counts.returned += u64::from(self.budget.asked_again(file));
         }
     }

@@ -239,12 +239,12 @@ impl<'a> Builder<'a> {
             self.losses.left_out += code.left_out;
             self.losses.out_of_time |= u64::from(code.is_late);
         }
-        let from_code = self.code.as_ref().is_some_and(|code| code.found);
+        let code = self.code.as_ref().map_or((false, 0), |code| (code.found, code.put_off));
         if self.covered > 0 {
             self.table.push(self.covered, NO_INFO);
         }
         let rows = self.table.finish();
-        RowTable::from_parts(self.base, self.rules.rules, rows, self.losses, from_code)
+        RowTable::from_parts(self.base, self.rules.rules, rows, self.losses, code)
     }
 }
 

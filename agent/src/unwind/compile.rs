@@ -16,9 +16,9 @@ use crate::elf::source::{Source, malformed, u64_at};
 use crate::elf::unwind_digest;
 use crate::limits::{
     ELF_DYNAMIC_BYTES_MAX, UNWIND_BLOCK_FUNCTIONS, UNWIND_BLOCKS_AHEAD, UNWIND_CODE_LARGE_BYTES,
-    UNWIND_DECOMPRESSED_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX, UNWIND_HELPED_FUNCTIONS_MIN,
-    UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_SECTION_BYTES_MAX,
-    UNWIND_SECTIONS_MAX,
+    UNWIND_CODE_SOON_BYTES, UNWIND_DECOMPRESSED_BYTES_MAX, UNWIND_ENTRY_BYTES_MAX,
+    UNWIND_HELPED_FUNCTIONS_MIN, UNWIND_LOADER_ENTRY_BYTES_MAX, UNWIND_PADDING_BYTES_MAX,
+    UNWIND_SECTION_BYTES_MAX, UNWIND_SECTIONS_MAX,
 };
 use object::elf;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -33,13 +33,23 @@ pub fn unwind_rows_from_bytes(bytes: &[u8]) -> Result<RowTable, ForeignFileError
 
 /// See [`crate::elf::ForeignFiles::unwind_rows`].
 pub(crate) fn unwind_rows(source: Source<'_>) -> Result<RowTable, ForeignFileError> {
+    unwind_rows_by(source, u64::MAX)
+}
+
+/// See [`crate::elf::ForeignFiles::unwind_rows_soon`].
+pub(crate) fn unwind_rows_soon(source: Source<'_>) -> Result<RowTable, ForeignFileError> {
+    unwind_rows_by(source, UNWIND_CODE_SOON_BYTES)
+}
+
+/// Looks into so many bytes of code that nothing describes, and puts off the others.
+fn unwind_rows_by(source: Source<'_>, code_bytes: u64) -> Result<RowTable, ForeignFileError> {
     let elf = Elf::parse(source)?;
     let mut builder = Builder::new(elf.executable_segments());
     describe_roots(&elf, &mut builder)?;
     // A table that is kept on disk has no rows from code. What is linked into every file is no reason to keep none.
     let kept = unwind_digest::has_digest(&elf);
     let bytes_min = if kept { UNWIND_CODE_LARGE_BYTES } else { UNWIND_PADDING_BYTES_MAX + 1 };
-    builder.look_into(CodeRows::new(&elf, bytes_min));
+    builder.look_into(CodeRows::new(&elf, bytes_min).only(code_bytes));
     let mut decompressed = Vec::new();
     let sections = frame_sections(&elf, &mut decompressed, &mut builder.losses)?;
     let entries = Entries::find(sections, &builder)?;

@@ -15,8 +15,8 @@ mod rule;
 mod table;
 mod walk;
 
-pub(crate) use compile::unwind_rows;
 pub use compile::unwind_rows_from_bytes;
+pub(crate) use compile::{unwind_rows, unwind_rows_soon};
 pub use measure::RowFigures;
 pub use table::{RowTable, Rows};
 pub use walk::{Walked, walk_copied};

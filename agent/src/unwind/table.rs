@@ -16,6 +16,7 @@ pub struct RowTable {
     rows: PackedRows,
     losses: RowLosses,
     from_code: bool,
+    code_put_off: u64,
 }
 
 impl RowTable {
@@ -33,7 +34,7 @@ impl RowTable {
                 return None;
             }
         }
-        Some(Self::from_parts(base, rules, packed, RowLosses::default(), false))
+        Some(Self::from_parts(base, rules, packed, RowLosses::default(), (false, 0)))
     }
 
     pub(super) fn from_parts(
@@ -41,11 +42,11 @@ impl RowTable {
         rules: Vec<UnwindRule>,
         mut rows: PackedRows,
         losses: RowLosses,
-        from_code: bool,
+        (from_code, code_put_off): (bool, u64),
     ) -> Self {
         rows.bytes.shrink_to_fit();
         rows.marks.shrink_to_fit();
-        Self { base, rules, rows, losses, from_code }
+        Self { base, rules, rows, losses, from_code, code_put_off }
     }
 
     /// ELF address that row starts are relative to (the lowest executable segment's `p_vaddr`).
@@ -82,6 +83,26 @@ impl RowTable {
     #[must_use]
     pub const fn is_from_code(&self) -> bool {
         self.from_code
+    }
+
+    /// Bytes of code that may give rows and was not looked into yet.
+    #[must_use]
+    pub const fn code_put_off(&self) -> u64 {
+        self.code_put_off
+    }
+
+    /// As if so many bytes of code were put off.
+    #[cfg(test)]
+    pub(crate) const fn with_code_put_off(mut self, bytes: u64) -> Self {
+        self.code_put_off = bytes;
+        self
+    }
+
+    /// With these losses, of when it was compiled.
+    #[must_use]
+    pub const fn with_losses(mut self, losses: RowLosses) -> Self {
+        self.losses = losses;
+        self
     }
 
     /// Heap memory that the table takes, bytes.

@@ -129,6 +129,14 @@ impl Tables {
         }
     }
 
+    /// Makes memory for a table of so many chunks, a slab at most: it waits until the kernel has seen that nobody reads
+    /// the place of the slab (12 ms), which a table then need not.
+    pub fn prepare(&mut self, chunks: usize) {
+        if let Err(error) = self.rows.prepare(chunks) {
+            tracing::debug!(%error, "no memory for tables that may come");
+        }
+    }
+
     /// The rule at an ELF address of a table, read back from the kernel's memory: for stacks that are
     /// walked here, which are few. Tables are not kept twice for them.
     ///

@@ -32,6 +32,13 @@ impl Rows {
         self.space.used()
     }
 
+    /// One more slab, if the places behind all that are used are fewer than so many.
+    pub(super) fn prepare(&mut self, chunks: usize) -> Result<(), BpfError> {
+        let made = self.chunks.values();
+        let wanted = self.space.behind_all().saturating_add(chunks);
+        if made < wanted && made < self.chunks_max { self.chunks.add_slab() } else { Ok(()) }
+    }
+
     /// Writes rows, sorted by key, into `count` unused chunks.
     pub(super) fn write(
         &mut self,

@@ -33,6 +33,11 @@ impl<V: Pod> SlabMap<V> {
         self.slabs.len()
     }
 
+    /// Places for values in them.
+    pub(super) fn values(&self) -> usize {
+        self.slabs.len() * self.slab_values
+    }
+
     /// Kernel memory of the slabs, bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.slab_bytes * self.slabs.len() as u64
@@ -56,7 +61,8 @@ impl<V: Pod> SlabMap<V> {
         slab.get(&place, 0).map_err(BpfError::map(self.name))
     }
 
-    fn add_slab(&mut self) -> Result<(), BpfError> {
+    /// Makes another slab.
+    pub(super) fn add_slab(&mut self) -> Result<(), BpfError> {
         let failed = BpfError::map(self.name);
         let number = u32::try_from(self.slabs.len()).expect("at most 64 slabs");
         let fd = raw::create_array(size_of::<V>(), self.slab_values, self.btf.as_fd())?;

@@ -23,6 +23,13 @@ impl Space {
         self.used
     }
 
+    /// The first place behind all that are given out.
+    pub(super) fn behind_all(&self) -> usize {
+        let places = self.used + self.free.values().sum::<usize>();
+        let last = self.free.last_key_value();
+        last.filter(|&(start, length)| start + length == places).map_or(places, |(start, _)| *start)
+    }
+
     /// Takes a run of `length` places, `None` if there is none.
     pub(super) fn take(&mut self, length: usize) -> Option<Range<usize>> {
         let (&start, &available) = self.free.iter().find(|(_, available)| **available >= length)?;
@@ -65,9 +72,12 @@ mod tests {
         assert_eq!(space.take(4), Some(0..4));
         assert_eq!(space.take(4), Some(4..8));
         assert_eq!(space.take(4), None, "two places are left");
+        assert_eq!(space.behind_all(), 8);
         assert_eq!(space.take(2), Some(8..10));
+        assert_eq!(space.behind_all(), 10);
         space.give_back(0..4);
         space.give_back(4..8);
+        assert_eq!(space.behind_all(), 10);
         assert_eq!(space.used(), 2);
         assert_eq!(space.take(8), Some(0..8), "joined");
         space.give_back(0..8);

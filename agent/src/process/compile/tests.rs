@@ -34,7 +34,7 @@ impl OpenFiles for Mount {
 }
 
 fn asked(file: u32, code_bytes: u64, urgent: bool) -> Asked {
-    Asked { file: FileId(file), code_bytes, urgent }
+    Asked { file: FileId(file), code_bytes, urgent, at: monotonic_now() }
 }
 
 fn small(file: u32) -> Asked {

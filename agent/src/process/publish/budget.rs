@@ -9,10 +9,10 @@ use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFileError;
 use crate::limits::{
     TABLE_KEEP_NS, TABLE_NO_ROOM_NS, TABLE_PARKED_ATTEMPTS_MAX, TABLE_PARKED_NS,
-    TABLES_PARKED_ROWS_MAX, UNWIND_TABLE_SHARE_DIVISOR, UNWIND_TABLE_SPARE_DIVISOR,
+    TABLES_PARKED_ROWS_MAX, UNWIND_TABLE_SHARE_DIVISOR, UNWIND_TABLE_SPARE_DIVISOR, WAIT_SLOW_NS,
 };
 use crate::normalize::MappedFile;
-use crate::process::compile::{Compiled, RowDigest, Unwound};
+use crate::process::compile::{CompileTimes, Compiled, RowDigest, Unwound};
 use crate::process::table::ProcessTable;
 use crate::unwind::{RowLosses, RowTable};
 use hashbrown::{HashMap, HashSet};
@@ -127,6 +127,11 @@ impl Budget {
         self.files.get(&file)?.file.upgrade()
     }
 
+    /// Its path, for the log; empty if nobody maps it any more.
+    pub(super) fn path(&self, file: FileId) -> String {
+        self.mapped(file).map(|file| file.path.clone()).unwrap_or_default()
+    }
+
     /// As if nobody had used any table for long.
     #[cfg(test)]
     pub(super) fn forget_use(&mut self) {
@@ -189,13 +194,24 @@ impl Budget {
             }
         });
         for (id, file) in gone {
-            let Some(table) = self.loaded.get_mut(&id) else { continue };
-            table.files.retain(|known| *known != file);
-            if table.files.is_empty() {
-                self.unload(id, kernel);
-            }
+            self.leave(id, file, kernel);
         }
         again
+    }
+
+    /// The rows of a file are not this table any more.
+    fn leave(&mut self, id: TableId, file: FileId, kernel: &mut dyn WalkTables) {
+        let Some(table) = self.loaded.get_mut(&id) else { return };
+        if let Some(at) = table.files.iter().position(|known| *known == file) {
+            table.files.swap_remove(at);
+        }
+        if table.files.is_empty() {
+            self.unload(id, kernel);
+        }
+    }
+
+    fn has_room(&self, chunks: usize) -> bool {
+        self.chunks.saturating_add(chunks) <= self.chunks_max
     }
 
     /// Takes a table out of kernel memory.
@@ -248,13 +264,22 @@ impl Publisher {
         processes: &mut ProcessTable,
         kernel: &mut dyn WalkTables,
     ) {
-        let Compiled { file, unwound } = compiled;
-        if let Ok(unwound) = &unwound {
+        let Compiled { file, unwound, times, whole } = compiled;
+        let taken = monotonic_now();
+        if let Ok(unwound) = &unwound
+            && whole
+        {
             let RowLosses { damaged, left_out, rules_refused, out_of_time } = unwound.rows.losses();
             self.counts.entries_damaged += damaged;
             self.counts.functions_left_out += left_out;
             self.counts.rules_refused += rules_refused;
             self.counts.out_of_time += out_of_time;
+        }
+        if let Some(State::Loaded(first)) = self.budget.state(file) {
+            if let (Ok(unwound), true) = (unwound, whole) {
+                self.complete(file, first, &unwound, processes, kernel);
+            }
+            return;
         }
         let state = match unwound {
             Ok(unwound) if unwound.rows.is_empty() => State::Failed,
@@ -273,7 +298,50 @@ impl Publisher {
             }
         };
         self.counts.failed += u64::from(matches!(state, State::Failed | State::Unreadable));
+        self.tell_slow(file, times, taken);
         self.arrived(file, state, processes);
+    }
+
+    /// The whole table of a file takes the place of the one that came first. If there is no room, that one stays.
+    fn complete(
+        &mut self,
+        file: FileId,
+        first: TableId,
+        unwound: &Unwound,
+        processes: &mut ProcessTable,
+        kernel: &mut dyn WalkTables,
+    ) {
+        let chunks = chunks_of(&unwound.rows);
+        match self.find_or_add(file, unwound, (chunks, 0), processes, kernel) {
+            Ok(id) => {
+                self.counts.completed += 1;
+                self.budget.leave(first, file, kernel);
+                self.arrived(file, State::Loaded(id), processes);
+                processes.mark_dirty_by_file(&[file]);
+            }
+            Err(error) => {
+                tracing::debug!(%error, path = self.budget.path(file), "some rows found no room");
+                self.counts.no_room += 1;
+            }
+        }
+    }
+
+    /// Says where the time went, of a table that took longer than anybody should wait for it.
+    fn tell_slow(&self, file: FileId, times: CompileTimes, taken: MonotonicNs) {
+        let CompileTimes { asked, begun, made } = times;
+        let now = monotonic_now();
+        if now.since(asked) < WAIT_SLOW_NS {
+            return;
+        }
+        let ms = |from: MonotonicNs, to: MonotonicNs| to.since(from) / 1_000_000;
+        tracing::debug!(
+            path = self.budget.path(file),
+            queued_ms = ms(asked, begun),
+            compiled_ms = ms(begun, made),
+            ready_ms = ms(made, taken),
+            loaded_ms = ms(taken, now),
+            "an unwind table came late"
+        );
     }
 
     /// Loads tables whose wait for memory is over.
@@ -333,42 +401,55 @@ impl Publisher {
         if !self.budget.files.contains_key(&file) {
             return State::Removed; // forgotten meanwhile
         }
-        if let Some(&id) = self.budget.by_digest.get(&table.unwound.digest)
-            && let Some(loaded) = self.budget.loaded.get_mut(&id)
-        {
-            loaded.files.push(file);
-            return State::Loaded(id);
-        }
         let now = monotonic_now();
         // Free chunks may be in pieces: with each attempt more are to be free.
         let more = self.budget.chunks_max / 8 * usize::try_from(table.attempts).unwrap_or(1);
-        self.make_room(table.chunks.saturating_add(more), now, processes, kernel);
-        if self.budget.chunks.saturating_add(table.chunks) > self.budget.chunks_max {
-            return self.no_room(now);
-        }
-        // Once: numbers of rules that were given back are used again only after a delay.
-        if table.attempts == 0 {
-            self.make_room_for_rules(&table.unwound.rows, now, processes, kernel);
-        }
-        match kernel.insert(&table.unwound.rows) {
-            Ok(id) => {
-                let Parked { unwound, chunks, .. } = table;
-                let (digest, rows) = (unwound.digest, unwound.rows.len());
-                self.budget.chunks += chunks;
-                self.budget.by_digest.insert(digest, id);
-                let loaded = LoadedTable { digest, rows, chunks, files: vec![file] };
-                self.budget.loaded.insert(id, loaded);
-                State::Loaded(id)
-            }
-            Err(WalkTableError::Full(what)) => {
+        let unwound = Arc::clone(&table.unwound);
+        match self.find_or_add(file, &unwound, (table.chunks, more), processes, kernel) {
+            Ok(id) => State::Loaded(id),
+            Err(WalkTableError::Full(what)) if self.budget.has_room(table.chunks) => {
                 tracing::debug!(what, file = file.0, "unwind table waits for memory");
                 self.park(table, now)
             }
+            Err(WalkTableError::Full(_)) => self.no_room(now),
             Err(WalkTableError::Refused(what)) => {
                 tracing::warn!(what, file = file.0, "unwind table not loaded");
                 State::Failed
             }
         }
+    }
+
+    /// The table that has these rows: one that is loaded, or a new one. So many chunks, and `more` of them, are to be
+    /// free.
+    fn find_or_add(
+        &mut self,
+        file: FileId,
+        unwound: &Unwound,
+        (chunks, more): (usize, usize),
+        processes: &mut ProcessTable,
+        kernel: &mut dyn WalkTables,
+    ) -> Result<TableId, WalkTableError> {
+        if let Some(&id) = self.budget.by_digest.get(&unwound.digest)
+            && let Some(loaded) = self.budget.loaded.get_mut(&id)
+        {
+            loaded.files.push(file);
+            return Ok(id);
+        }
+        let now = monotonic_now();
+        self.make_room(chunks.saturating_add(more), now, processes, kernel);
+        if !self.budget.has_room(chunks) {
+            return Err(WalkTableError::Full("chunks of the budget".to_owned()));
+        }
+        // Once: numbers of rules that were given back are used again only after a delay.
+        if more == 0 {
+            self.make_room_for_rules(&unwound.rows, now, processes, kernel);
+        }
+        let id = kernel.insert(&unwound.rows)?;
+        let (digest, rows) = (unwound.digest, unwound.rows.len());
+        self.budget.chunks += chunks;
+        self.budget.by_digest.insert(digest, id);
+        self.budget.loaded.insert(id, LoadedTable { digest, rows, chunks, files: vec![file] });
+        Ok(id)
     }
 
     fn no_room(&mut self, now: MonotonicNs) -> State {
@@ -456,6 +537,7 @@ impl Publisher {
             if let Some(table) = self.budget.files.get_mut(file) {
                 table.state = State::Removed;
             }
+            tracing::debug!(path = self.budget.path(*file), "an unwind table makes room");
         }
         files
     }

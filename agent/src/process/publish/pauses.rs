@@ -1,21 +1,27 @@
-//! Processes that took long to publish: each rests so many times as long before it is published again, however often
-//! its mappings change.
+//! What the publication of each process may cost: a purse of CPU time that fills slowly. Whose purse is empty rests
+//! before it is published again, however often its mappings change; a program that begins, whose tables come one after
+//! the other, never is.
 
 use crate::address::Pid;
 use crate::clock::MonotonicNs;
-use crate::limits::{PUBLISH_PAUSE_FACTOR, PUBLISH_PAUSE_NS_MAX, PUBLISH_PAUSE_NS_MIN};
+use crate::limits::{PUBLISH_BURST_NS, PUBLISH_PAUSE_FACTOR, PUBLISH_PAUSE_NS_MAX};
 use hashbrown::HashMap;
 use std::collections::BTreeSet;
 
-/// Who rests. Bounded by the number of processes known, which has a limit.
+/// Who spent what, and who rests. Bounded by the number of processes known, which has a limit.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    pauses: HashMap<Pid, Pause>,
+    purses: HashMap<Pid, Purse>,
     order: BTreeSet<(MonotonicNs, Pid)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Pause {
+struct Purse {
+    /// CPU time that is not back yet, nanoseconds.
+    spent_ns: u64,
+    /// As of this time.
+    at: MonotonicNs,
+    /// It rests until then.
     until: MonotonicNs,
     /// It has changed meanwhile.
     changed: bool,
@@ -24,26 +30,33 @@ struct Pause {
 impl Pauses {
     /// A process was published at `now`, which took so much CPU time.
     pub(super) fn published(&mut self, pid: Pid, taken_ns: u64, now: MonotonicNs) {
+        let before = self.purses.get(&pid).copied();
         self.forget(pid);
-        let length_ns = taken_ns.saturating_mul(PUBLISH_PAUSE_FACTOR);
-        if length_ns >= PUBLISH_PAUSE_NS_MIN {
-            let until = now.plus(length_ns.min(PUBLISH_PAUSE_NS_MAX));
-            self.pauses.insert(pid, Pause { until, changed: false });
+        let left_ns = before.map_or(0, |purse| {
+            purse.spent_ns.saturating_sub(now.since(purse.at) / PUBLISH_PAUSE_FACTOR)
+        });
+        let spent_ns = left_ns.saturating_add(taken_ns);
+        let over_ns = spent_ns.saturating_sub(PUBLISH_BURST_NS);
+        let over_ns = over_ns.min(PUBLISH_PAUSE_NS_MAX / PUBLISH_PAUSE_FACTOR);
+        let until = now.plus(over_ns * PUBLISH_PAUSE_FACTOR);
+        if over_ns > 0 {
             self.order.insert((until, pid));
         }
+        let spent_ns = spent_ns.min(PUBLISH_BURST_NS + over_ns);
+        self.purses.insert(pid, Purse { spent_ns, at: now, until, changed: false });
     }
 
     /// True if a process that changed rests: it is due later.
     pub(super) fn puts_off(&mut self, pid: Pid, now: MonotonicNs) -> bool {
-        let Some(pause) = self.pauses.get_mut(&pid) else { return false };
-        pause.changed = true;
-        now < pause.until
+        let Some(purse) = self.purses.get_mut(&pid) else { return false };
+        purse.changed = now < purse.until;
+        purse.changed
     }
 
     /// It has ended, or runs another program, or must be published at once.
     pub(super) fn forget(&mut self, pid: Pid) {
-        if let Some(pause) = self.pauses.remove(&pid) {
-            self.order.remove(&(pause.until, pid));
+        if let Some(purse) = self.purses.remove(&pid) {
+            self.order.remove(&(purse.until, pid));
         }
     }
 
@@ -54,7 +67,10 @@ impl Pauses {
             && until <= now
         {
             self.order.pop_first();
-            due.extend(self.pauses.remove(&pid).filter(|pause| pause.changed).map(|_| pid));
+            let purse = self.purses.get_mut(&pid);
+            if purse.is_some_and(|purse| std::mem::take(&mut purse.changed)) {
+                due.push(pid);
+            }
         }
         due
     }
@@ -69,22 +85,28 @@ mod tests {
         let mut pauses = Pauses::default();
         let (slow, quick) = (Pid(1), Pid(2));
         let at = |milliseconds: u64| MonotonicNs(milliseconds * 1_000_000);
-        pauses.published(slow, 4_000_000, at(104));
-        pauses.published(quick, 100_000, at(100));
-        assert!(!pauses.puts_off(quick, at(101)), "less than a poll");
-        assert!(pauses.puts_off(slow, at(105)) && pauses.puts_off(slow, at(303)));
-        assert_eq!(pauses.due(at(303)), []);
-        assert_eq!(pauses.due(at(304)), [slow], "50 times 4 ms");
-        assert!(!pauses.puts_off(slow, at(304)));
+        for _ in 0..3 {
+            pauses.published(slow, 4_000_000, at(104));
+        }
+        pauses.published(quick, 400_000, at(100));
+        assert!(!pauses.puts_off(quick, at(100)), "the purse has room");
+        assert!(pauses.puts_off(slow, at(105)) && pauses.puts_off(slow, at(203)));
+        assert_eq!(pauses.due(at(203)), []);
+        assert_eq!(pauses.due(at(204)), [slow], "50 times the 2 ms that are too much");
+        assert!(!pauses.puts_off(slow, at(204)));
+        // From then on each time has its own pause.
+        pauses.published(slow, 4_000_000, at(204));
+        assert!(pauses.puts_off(slow, at(403)));
+        assert_eq!(pauses.due(at(404)), [slow], "50 times 4 ms");
         // Nothing has changed; another program; no pause is endless.
         pauses.published(slow, 4_000_000, at(404));
         assert_eq!(pauses.due(at(1000)), []);
-        pauses.published(slow, 4_000_000, at(1004));
+        pauses.published(slow, 40_000_000, at(1004));
         pauses.forget(slow);
         assert!(!pauses.puts_off(slow, at(1005)));
         pauses.published(slow, 7_000_000_000, at(9000));
         assert!(pauses.puts_off(slow, at(9001)));
         assert_eq!(pauses.due(at(9000).plus(PUBLISH_PAUSE_NS_MAX)), [slow]);
-        assert!(pauses.pauses.is_empty() && pauses.order.is_empty());
+        assert!(pauses.order.is_empty());
     }
 }

@@ -6,7 +6,7 @@ use crate::bpf::{MappingUnwind, ProcessEvent, TableId, WalkMapping};
 use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::engine::OpenFiles;
 use crate::limits::{
-    PAGES_SHARE, PUBLISH_PAUSE_NS_MAX, PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS,
+    PAGES_SHARE, PUBLISH_BURST_NS, PUBLISH_PAUSE_NS_MAX, PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS,
     UNWIND_TABLE_BYTES_MAX,
 };
 use crate::process::compile::Compilers;
@@ -459,6 +459,29 @@ fn waits_end_with_the_publication_of_the_last_table() {
 }
 
 #[test]
+fn the_whole_table_takes_the_place_of_what_came_first() {
+    for (full, shown, completed, no_room) in
+        [(false, "1000-2000 t2", 1, 0), (true, "1000-2000 t1", 0, 1)]
+    {
+        let mut scene = Scene::new();
+        scene.lives(50, &[(0x1000, "/bin/later")]);
+        scene.publisher.missed(Pid(50), monotonic_now());
+        scene.refresh();
+        let wait = Duration::from_secs(5);
+        assert!(scene.publisher.wait(wait, &mut scene.table, &mut scene.kernel));
+        assert_eq!(scene.publisher.counts().rows, 100, "what came first is used");
+        scene.kernel.full = full;
+        assert!(scene.publisher.wait(wait, &mut scene.table, &mut scene.kernel));
+        assert_eq!(scene.publisher.outstanding(), 0);
+        scene.refresh();
+        let counts = scene.publisher.counts();
+        assert_eq!(scene.shown(50), shown);
+        assert_eq!((scene.kernel.tables.len(), counts.tables, counts.waits.count), (1, 1, 1));
+        assert_eq!((counts.completed, counts.no_room), (completed, no_room));
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_opened_is_not_asked_for_in_a_circle() {
     let mut scene = Scene::new();
     scene.lives(50, &[(0x1000, "/bin/a")]);
@@ -546,7 +569,7 @@ fn a_process_has_no_more_than_its_share_of_pages_while_others_need_them() {
 #[test]
 fn a_process_that_takes_long_to_publish_rests() {
     let mut scene = Scene::new();
-    scene.kernel.work_ns = 4_000_000;
+    scene.kernel.work_ns = PUBLISH_BURST_NS + 8_000_000;
     scene.lives(50, &[(0x1000, "")]);
     scene.settle();
     let first = scene.kernel.processes[&Pid(50)].0;

@@ -3,11 +3,11 @@
 
 use crate::address::Pid;
 use crate::clock::MonotonicNs;
-use crate::limits::{WAIT_LARGE_ROWS, WAIT_OVERDUE_NS, WAITS_MAX};
+use crate::limits::{WAIT_LARGE_ROWS, WAIT_OVERDUE_NS, WAIT_SLOW_NS, WAITS_MAX};
 use hashbrown::HashMap;
 
 /// Upper bounds of the buckets of [`WaitCounts`], nanoseconds; one more bucket holds what is longer.
-pub const WAIT_BUCKETS_NS: [u64; 14] = [
+pub const WAIT_BUCKETS_NS: [u64; 19] = [
     1_000_000,
     2_000_000,
     5_000_000,
@@ -17,14 +17,21 @@ pub const WAIT_BUCKETS_NS: [u64; 14] = [
     50_000_000,
     75_000_000,
     100_000_000,
+    125_000_000,
+    150_000_000,
     200_000_000,
+    250_000_000,
     300_000_000,
+    350_000_000,
+    400_000_000,
     500_000_000,
     1_000_000_000,
     5_000_000_000,
 ];
 
-/// Waits that are over, and those that were given up.
+/// Waits that are over. One that nobody could end is in it with the time that it lasted: [`WaitCounts::overdue`], and
+/// those of [`WaitCounts::abandoned`] that were slow already. How long the others of these would have lasted nobody
+/// knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitCounts {
     /// Waits by length, not summed up; see [`WAIT_BUCKETS_NS`].
@@ -98,6 +105,11 @@ impl Waits {
         new
     }
 
+    /// True if nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.begun.is_empty()
+    }
+
     /// True if a stack of this process waits.
     pub(super) fn is_waiting(&self, pid: Pid) -> bool {
         self.begun.contains_key(&pid)
@@ -117,14 +129,27 @@ impl Waits {
     /// Nothing of this process is missing any more.
     pub(super) fn end(&mut self, pid: Pid, now: MonotonicNs) {
         if let Some(wait) = self.begun.remove(&pid) {
-            self.of(wait).add(now.since(wait.since));
+            let wait_ns = now.since(wait.since);
+            if wait_ns >= WAIT_SLOW_NS {
+                tracing::debug!(
+                    pid = pid.0,
+                    wait_ms = wait_ns / 1_000_000,
+                    "a wait for tables is over"
+                );
+            }
+            self.of(wait).add(wait_ns);
         }
     }
 
     /// The process has ended.
-    pub(super) fn forget(&mut self, pid: Pid) {
+    pub(super) fn forget(&mut self, pid: Pid, now: MonotonicNs) {
         if let Some(wait) = self.begun.remove(&pid) {
-            self.of(wait).abandoned += 1;
+            let wait_ns = now.since(wait.since);
+            let counts = self.of(wait);
+            counts.abandoned += 1;
+            if wait_ns >= WAIT_SLOW_NS {
+                counts.add(wait_ns);
+            }
         }
     }
 
@@ -134,7 +159,9 @@ impl Waits {
         let over: Vec<(Pid, Wait)> = self.begun.extract_if(overdue).collect();
         for (pid, wait) in over {
             tracing::debug!(pid = pid.0, "the wait for its tables does not end");
-            self.of(wait).overdue += 1;
+            let counts = self.of(wait);
+            counts.overdue += 1;
+            counts.add(now.since(wait.since));
         }
     }
 
@@ -171,9 +198,20 @@ mod tests {
         assert_eq!((large.count, large.p99_ns()), (1, 250 * MS));
         waits.begin(Pid(3), at(0));
         waits.begin(Pid(4), at(0));
-        waits.forget(Pid(3));
+        waits.forget(Pid(3), MonotonicNs(WAIT_SLOW_NS - 1));
+        let (all, _) = waits.counts();
+        assert_eq!((all.abandoned, all.count), (1, 100), "nobody knows what it would have been");
+        waits.begin(Pid(3), at(0));
+        waits.forget(Pid(3), at(400));
+        let (all, _) = waits.counts();
+        assert_eq!(
+            (all.abandoned, all.count, all.max_ns),
+            (2, 101, 400 * MS),
+            "slow, whatever came"
+        );
         waits.forget_overdue(MonotonicNs(WAIT_OVERDUE_NS + 1));
         let (all, _) = waits.counts();
-        assert_eq!((all.abandoned, all.overdue, waits.begun.len()), (1, 1, 0));
+        assert_eq!((all.abandoned, all.overdue, waits.begun.len()), (2, 1, 0));
+        assert_eq!((all.count, all.max_ns), (102, WAIT_OVERDUE_NS + 1));
     }
 }

@@ -14,9 +14,10 @@ use super::deadline::Deadline;
 use crate::elf::headers::{Elf, Section};
 use crate::elf::source::{u16_at, u64_at};
 use crate::limits::{
-    UNWIND_CODE_BYTES_MAX, UNWIND_CODE_ENTRIES_MAX, UNWIND_CODE_INSTRUCTIONS_MAX,
-    UNWIND_CODE_LARGE_BYTES, UNWIND_CODE_SECTIONS_MAX, UNWIND_CODE_SWITCHES_MAX,
-    UNWIND_CODE_SYMBOL_BYTES_MAX, UNWIND_CPU_NS_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_PIECE_BYTES,
+    UNWIND_CODE_BYTES_MAX, UNWIND_CODE_ENTRIES_MAX, UNWIND_CODE_INSTRUCTIONS_KEPT,
+    UNWIND_CODE_INSTRUCTIONS_MAX, UNWIND_CODE_LARGE_BYTES, UNWIND_CODE_SECTIONS_MAX,
+    UNWIND_CODE_SOON_BYTES, UNWIND_CODE_SWITCHES_MAX, UNWIND_CODE_SYMBOL_BYTES_MAX,
+    UNWIND_CPU_NS_MAX, UNWIND_PADDING_BYTES_MAX, UNWIND_PIECE_BYTES,
 };
 use agent_ebpf::UnwindRule;
 use hashbrown::{HashMap, HashSet};
@@ -46,6 +47,10 @@ pub(super) struct CodeRows<'a> {
     /// True if they are so few that they are read for any code.
     few_symbols: bool,
     bytes_left: u64,
+    /// Of these, what may be looked into now; the rest is put off.
+    bytes_now: u64,
+    /// Bytes of code that were put off.
+    pub(super) put_off: u64,
     instructions_left: u64,
     /// Stretches of code that a limit left out.
     pub(super) left_out: u64,
@@ -82,11 +87,19 @@ impl<'a> CodeRows<'a> {
             symbols: None,
             few_symbols: bytes <= UNWIND_PIECE_BYTES,
             bytes_left: UNWIND_CODE_BYTES_MAX,
+            bytes_now: u64::MAX,
+            put_off: 0,
             instructions_left: UNWIND_CODE_INSTRUCTIONS_MAX,
             left_out: 0,
             deadline: Deadline::after(UNWIND_CPU_NS_MAX),
             is_late: false,
         }
+    }
+
+    /// Puts off what lies behind the first so many bytes.
+    pub(super) fn only(mut self, bytes: u64) -> Self {
+        self.bytes_now = bytes;
+        self
     }
 
     /// The rows of the code in `gap`, which no source describes; `known` is the code there that is known
@@ -105,13 +118,21 @@ impl<'a> CodeRows<'a> {
     fn stretch(&mut self, range: Range<u64>, known: &[KnownCode]) -> Option<CodeStretch> {
         let size = range.end - range.start;
         // A beginning of it would cost as much as all that is allowed, and hardly anything runs there.
-        if size > self.bytes_left || self.instructions_left == 0 {
+        // One long stretch does not take what the short ones need, whatever lies first.
+        let kept = if size > UNWIND_CODE_SOON_BYTES { UNWIND_CODE_INSTRUCTIONS_KEPT } else { 0 };
+        let instructions = self.instructions_left.saturating_sub(kept);
+        if size > self.bytes_left || instructions == 0 {
             self.left_out += 1;
             return None;
         }
+        let Some(bytes_now) = self.bytes_now.checked_sub(size) else {
+            self.put_off = self.put_off.saturating_add(size);
+            return None;
+        };
+        self.bytes_now = bytes_now;
         let bytes = self.elf.read_address("code", range.start, size, UNWIND_CODE_BYTES_MAX).ok()?;
         self.bytes_left -= size;
-        let mut region = Region::new(range.start, &bytes, self.instructions_left);
+        let mut region = Region::new(range.start, &bytes, instructions);
         region.deadline = Some(self.deadline);
         if size >= UNWIND_CODE_LARGE_BYTES || self.few_symbols {
             let symbols = self.symbols.get_or_insert_with(|| function_symbols(self.elf));
@@ -125,7 +146,7 @@ impl<'a> CodeRows<'a> {
         search.start_at(self.elf.entry);
         search.run();
         self.left_out += u64::from(search.limited);
-        self.instructions_left = region.instructions_left;
+        self.instructions_left -= instructions - region.instructions_left;
         self.is_late |= region.is_late;
         for known in known {
             canvas.overwrite(known);

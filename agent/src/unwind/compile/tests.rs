@@ -3,6 +3,7 @@
 use super::*;
 use crate::limits::UNWIND_BLOCK_ROWS_MAX;
 use crate::unwind::made_files::Frames;
+use agent_ebpf::{RuleKind, UnwindRule};
 use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 
@@ -72,4 +73,27 @@ fn the_compilers_own_library_has_the_same_rows_either_way() {
     let file: OwnedFd = File::open(library.path()).unwrap().into();
     let [alone, helped] = both(Source::file(file.as_fd()).unwrap());
     assert!(alone.len() > 500_000 && alone == helped, "{} and {} rows", alone.len(), helped.len());
+}
+
+/// V8's built-in functions, which nothing describes, are a stretch of 1.5 MB.
+#[test]
+fn what_comes_before_the_rows_of_code_stays_so() {
+    let Ok(file) = File::open("/usr/bin/node") else {
+        eprintln!("skipped: no node");
+        return;
+    };
+    let file = OwnedFd::from(file);
+    let source = Source::file(file.as_fd()).unwrap();
+    let soon = unwind_rows_soon(source).unwrap();
+    let whole = unwind_rows(source).unwrap();
+    let (rows, all, put_off) = (soon.len(), whole.len(), soon.code_put_off());
+    eprintln!("{rows} of {all} rows first, {put_off} bytes of code put off");
+    assert!(soon.code_put_off() > UNWIND_CODE_SOON_BYTES && whole.code_put_off() == 0);
+    assert!(whole.is_from_code() && whole.len() > soon.len());
+    let no_info = UnwindRule::plain(RuleKind::NoInfo);
+    for (pc, rule) in soon.rows() {
+        let rule = soon.rules()[usize::from(rule)];
+        let address = soon.base() + u64::from(pc);
+        assert!(rule == no_info || whole.rule_at(address) == Some(rule), "{address:x} {rule:?}");
+    }
 }
