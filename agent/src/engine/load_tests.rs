@@ -91,12 +91,13 @@ impl Crowd {
 /// The programs of these tests and the engine leave half of two CPUs alone. Where so much is left nobody else took any.
 const IDLE_MIN: f64 = 0.4;
 
-/// Ticks of all CPUs, idle ones and all (proc(5), `/proc/stat`).
+/// Ticks of all CPUs (proc(5), `/proc/stat`): those that were idle, or at work that makes way; all.
 fn ticks() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/stat").unwrap();
     let numbers = text.lines().next().unwrap().split_whitespace().skip(1).take(8);
     let numbers: Vec<u64> = numbers.map(|number| number.parse().unwrap()).collect();
-    [numbers[3] + numbers[4], numbers.iter().sum()]
+    let [_user, nice, _system, idle, waiting_for_disks, ..] = numbers[..] else { panic!("{text}") };
+    [nice + idle + waiting_for_disks, numbers.iter().sum()]
 }
 
 impl Probe {
