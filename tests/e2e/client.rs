@@ -1,7 +1,9 @@
 //! The commands that ask a collector give what its API gives.
 
+use prost::Message as _;
+use proto::pprof::{ProfileBuilder, Sample};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tests::profiles::{Client, PERIOD_NS, Sender, request};
 use tests::{Collector, Running, binary, waits};
 
@@ -51,6 +53,56 @@ fn locks_and_off_cpu_time() {
     let top = ask(&collector, &["top", "--type", "off_cpu", "--service", waits::SERVICE]);
     assert!(top.starts_with("off_cpu: 2400.00 s in 2 samples"), "{top}");
     assert!(top.contains("threads on average"), "{top}");
+}
+
+#[test]
+fn upload() {
+    let collector = Collector::start();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("good.pb"), pprof(7)).expect("a file");
+    std::fs::write(path("other.pb"), pprof(9)).expect("a file");
+    std::fs::write(path("broken.pb"), b"no profile").expect("a file");
+    let run = |files: &[&str]| {
+        let mut command = Command::new(binary::program("vesta"));
+        command.args(["upload", "--url", &format!("http://{}", collector.address())]);
+        command.args(["--service", "shop"]).args(files.iter().map(|file| path(file)));
+        let mut process = Running::start(command);
+        let status = process.wait(Duration::from_secs(20));
+        (status.code(), process.stderr())
+    };
+    let (code, said) = run(&["good.pb", "broken.pb", "other.pb"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("good.pb: shop at ") && said.contains("cpu 7 nanoseconds in 1 samples"),
+        "{said}"
+    );
+    assert!(
+        said.contains("broken.pb: not stored: the collector refused: not a pprof profile"),
+        "{said}"
+    );
+    assert!(said.contains("1 of 3 files were not stored"), "{said}");
+    let (code, said) = run(&["good.pb"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("was stored before"), "{said}");
+    assert_eq!(run(&["absent.pb"]).0, Some(1));
+    let folded = ask(&collector, &["flamegraph", "--service", "shop", "--format", "json"]);
+    let json: serde_json::Value = serde_json::from_str(&folded).expect("JSON");
+    assert_eq!((&json["total"], &json["samples"]), (&16.into(), &2.into()));
+}
+
+/// One sample of `work`.
+fn pprof(value: i64) -> Vec<u8> {
+    let mut builder = ProfileBuilder::new();
+    let cpu = builder.value_type("cpu", "nanoseconds");
+    let function = builder.function("work", "", "");
+    let location_id = vec![builder.location(0, 0, vec![(function, 0)])];
+    builder.sample(Sample { location_id, value: vec![value], label: Vec::new() });
+    let mut profile = builder.finish();
+    profile.sample_type = vec![cpu];
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970");
+    profile.time_nanos = i64::try_from(since.as_nanos()).expect("before 2262");
+    profile.encode_to_vec()
 }
 
 #[test]

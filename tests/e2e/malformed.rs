@@ -2,6 +2,8 @@
 //! of it is stored, and the collector neither panics nor ends. Method: one collector takes all of them, then a
 //! good request, and must hold exactly that one.
 
+mod pprof;
+
 use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
 use proto::otlp::common::any_value::Value;
