@@ -9,6 +9,8 @@
 //! [`client`] is the other side of the API: `vesta flamegraph`, `vesta top`, `vesta local`.
 #![forbid(unsafe_code)]
 
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod limits;
 pub mod profile;
 
