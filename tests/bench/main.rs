@@ -3,6 +3,7 @@
 #![expect(clippy::panic, reason = "a measurement that cannot be made fails by panicking")]
 
 mod agent;
+mod backends;
 mod collector;
 mod figures;
 mod load;
@@ -23,7 +24,8 @@ Examples:
   cargo xtask bench agent --loads loaded,idle --off-cpu with
   cargo xtask bench agent --frequency 97 --seconds 60 --json
   cargo xtask bench agent --beside /opt/profiler/ebpf-profiler
-  cargo xtask bench collector --seconds 20"
+  cargo xtask bench collector --seconds 20
+  VESTA_PROFILE_SET=data cargo xtask bench backends --json"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -36,6 +38,8 @@ enum What {
     Agent(AgentArgs),
     /// Durable samples per second over OTLP/gRPC, latency of merges, bytes per sample.
     Collector(CollectorArgs),
+    /// A set of pprof files pushed over HTTP, and questions about it: rows a second, beside inflating alone.
+    Backends(BackendsArgs),
     /// What measuring off-CPU time costs a workload that switches 20,000 times a second (needs root).
     Waiting(WaitingArgs),
     /// Keeps a CPU busy: a load of `agent`.
@@ -108,6 +112,19 @@ struct CollectorArgs {
     json: bool,
 }
 
+#[derive(Clone, Debug, Args)]
+struct BackendsArgs {
+    /// The folder with `manifest.tsv` and the files that it names.
+    #[arg(long, value_name = "DIR", env = "VESTA_PROFILE_SET")]
+    set: PathBuf,
+    /// Connections that send at once.
+    #[arg(long, default_value_t = 4)]
+    senders: usize,
+    /// One JSON object a line: `{"figure","value","unit"}`.
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Clone, Copy, Debug, Args)]
 struct WaitingArgs {
     /// How often both sides are measured, in turns.
@@ -122,6 +139,7 @@ fn main() {
     match Cli::parse().what {
         What::Agent(args) => agent::measure(&args),
         What::Collector(args) => collector::measure(args),
+        What::Backends(args) => backends::measure(&args),
         What::Waiting(args) => waiting::measure(&args),
         What::Busy { seconds } => load::be_busy(seconds),
     }
