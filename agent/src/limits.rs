@@ -3,11 +3,13 @@
 
 mod bpf;
 mod export;
+mod naming;
 mod tables;
 mod waits;
 
 pub use bpf::*;
 pub use export::*;
+pub use naming::*;
 pub use tables::*;
 pub use waits::*;
 
@@ -25,22 +27,6 @@ pub const WINDOW_STACKS_MAX: usize = 131_072;
 pub const WINDOW_LOCATIONS_MAX: usize = 262_144;
 /// Process instances in one window.
 pub const WINDOW_PROCESSES_MAX: usize = 65_536;
-/// Windows that wait to be named: 20 s of them, after a file that takes long.
-pub const NAMING_WINDOWS_MAX: usize = 4;
-/// Time for the names of one window of a continuous run while another one waits, nanoseconds: with the wait for a last
-/// perf map it is less than the five seconds until the next one comes. What has no name by then is counted and
-/// asked for again.
-pub const NAMING_WINDOW_NS_MAX: u64 = 3_500_000_000;
-/// The same while none waits: a host's first window meets all its files at once.
-pub const NAMING_ALONE_NS_MAX: u64 = 15_000_000_000;
-/// Time for all names that are left once the agent ends: half of the ten seconds after which `docker stop` kills.
-pub const NAMING_LAST_NS_MAX: u64 = 5_000_000_000;
-/// The same of a recording, which is a file that nobody names later, nanoseconds.
-pub const NAMING_RECORDING_NS_MAX: u64 = 30_000_000_000;
-/// Time at one file from which on it is named behind the others of the next window, nanoseconds.
-pub const NAMING_SLOW_NS: u64 = 250_000_000;
-/// Files that are remembered as such.
-pub const NAMING_SLOW_FILES_MAX: usize = 4096;
 
 // process, normalize, engine, symbolize::kernel
 
@@ -48,7 +34,7 @@ pub const NAMING_SLOW_FILES_MAX: usize = 4096;
 pub const MAPPINGS_PER_PROCESS_MAX: usize =
     agent_ebpf::limits::MAPPINGS_PER_PAGE * agent_ebpf::limits::MAPPING_PAGES_PER_PROCESS_MAX;
 /// Mappings of a program, in all sets that were true until another file took a place in them: samples that are held
-/// are of that time. A program of ten mappings may replace one a hundred times in [`HELD_NS_MAX`].
+/// are of that time. A program of ten mappings may replace one a hundred times in [`HELD_FOR_TABLE_NS_MAX`].
 pub const MAPPINGS_REPLACED_MAX: usize = 1024;
 /// Reported mappings that are laid over the known ones at once: each is held against the others.
 pub const MAPPINGS_TAKEN_IN_MAX: usize = 256;
@@ -73,7 +59,7 @@ pub const PATH_BYTES_MAX: usize = 4096;
 /// holds. Further ones are counted; their samples ship with what they carry themselves.
 pub const INSTANCES_MAX: usize = 2 * agent_ebpf::limits::PROCESSES_MAX;
 /// Programs that one process instance ran and that samples may still belong to. A process that
-/// executes in a loop drops the oldest: samples are held for 300 ms until their tables come, which is this many
+/// executes in a loop drops the oldest: samples are held for 300 ms and more until their tables come, which is this many
 /// execs of the fastest that was seen.
 pub const IMAGES_PER_INSTANCE_MAX: usize = 1024;
 /// Mapping generations of one program that samples may still carry.
@@ -103,6 +89,9 @@ pub const CGROUPS_MAX: usize = 4096;
 pub const FILES_MAX: usize = 16_384;
 /// Bytes of what is known of all of them, paths above all: 16,384 files with paths of 100 bytes have 22 MB.
 pub const FILES_BYTES_MAX: usize = 32 << 20;
+/// Age of a file's last change, when it was mapped, from which on it is known not to have changed since, nanoseconds: two
+/// clocks, the file system's being a tick of the kernel's late.
+pub const FILE_UNCHANGED_NS: u64 = 100_000_000;
 /// Time before room is looked for again, if all files are mapped, nanoseconds: 16,384 take 1 ms.
 pub const FILES_FULL_NS: u64 = 1_000_000_000;
 /// Descriptors of foreign files and of their debug files kept open for naming; the rest is opened again when needed. Half of the
@@ -137,6 +126,14 @@ pub const THREAD_NAMES_MAX: usize = 16_384;
 pub const MAPS_READ_INTERVAL_NS_MIN: u64 = 20_000_000;
 /// Longest such time, nanoseconds.
 pub const MAPS_READ_INTERVAL_NS_MAX: u64 = 30_000_000_000;
+/// Age of what is known of the mappings of a process that is sampled from which on they are listed again, nanoseconds:
+/// wrong names are worse than none. It doubles until what is known was wrong once: who moves code does so at its start, or often.
+pub const VERIFY_INTERVAL_NS_MIN: u64 = 1_000_000_000;
+/// Longest such age.
+pub const VERIFY_INTERVAL_NS_MAX: u64 = 8_000_000_000;
+/// Such a listing is followed by a pause, for all processes, of this many times the CPU time that it took: a fifth of a
+/// percent of a CPU.
+pub const VERIFY_PAUSE_FACTOR: u64 = 500;
 /// Processes checked for a missed exit, or read again after lost records, per poll: 20,000 processes
 /// take 32 s, and one poll stays below a millisecond.
 pub const PROCESS_CHECKS_PER_POLL: usize = 64;
@@ -215,6 +212,10 @@ pub const KERNEL_CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// How long a sample that brought its stack waits for its tables, nanoseconds: 100 ms is the goal for a
 /// table, 300 ms for one of a million rows.
 pub const HELD_NS_MAX: u64 = 300_000_000;
+/// The same while nothing but the table of a known file is missing: those of a dozen programs that begin at once, of a
+/// million rows some, take so long on a busy host.
+pub const HELD_FOR_TABLE_NS_MAX: u64 = 1_000_000_000;
+const _: () = assert!(HELD_FOR_TABLE_NS_MAX < EXIT_GRACE_NS);
 /// Time between two looks for the tables of one such sample, nanoseconds: its process may be published
 /// several times while its tables come.
 pub const HELD_TRY_INTERVAL_NS: u64 = 10_000_000;
@@ -224,7 +225,7 @@ pub const HELD_WAIT_NS_MAX: u64 = 5_000_000_000;
 /// Samples that wait in this way: the programs send 20 a second and CPU, so 6 for each CPU wait at once.
 pub const HELD_SAMPLES_MAX: usize = 1024;
 /// Bytes of their stacks.
-pub const HELD_BYTES_MAX: usize = 8 << 20;
+pub const HELD_BYTES_MAX: usize = 16 << 20;
 
 // --- elf, unwind, symbolize: foreign files. What a hostile or huge file can cost. ---
 
@@ -486,5 +487,11 @@ pub const DEBUG_INFO_IDLE_SECONDS: u64 = 60;
 /// Time that a caller waits for lines and inlined functions of one batch, in milliseconds. They are a
 /// bonus: without them functions are named all the same.
 pub const DEBUG_INFO_WAIT_MS_MAX: u64 = 3000;
+/// Time that callers wait for them in all, at once; and the part of all time that they may wait from then on, as a
+/// divisor. A window in which a host begins to work meets dozens of files with debug information, and their symbols
+/// must not wait for it.
+pub const DEBUG_INFO_WAITS_MAX: Duration = Duration::from_secs(1);
+/// See [`DEBUG_INFO_WAITS_MAX`].
+pub const DEBUG_INFO_WAITS_DIVISOR: u32 = 10;
 /// Inlined functions at one address; deeper chains are cut at the outer end.
 pub const INLINED_FUNCTIONS_MAX: usize = 128;

@@ -74,6 +74,7 @@ pub struct Metrics {
     frames_unnamed: Family<Reason, Counter>,
     naming_late: Counter,
     naming_panics: Counter,
+    naming_silent: Counter,
     ledger_gaps: Counter,
     ticks_expected: Counter,
     ticks_missed: Counter,
@@ -107,6 +108,7 @@ impl Metrics {
         }
         self.naming_late.inc_by(window.naming.late);
         self.naming_panics.inc_by(window.naming.panics);
+        self.naming_silent.inc_by(window.naming.silent);
         if let Err(gap) = ledger.check(window.observations()) {
             self.ledger_gaps.inc();
             tracing::error!(%gap, "a sample is unaccounted for: a defect");
@@ -172,8 +174,10 @@ impl Metrics {
         let help =
             "Files and processes without names, because others took the time of their window";
         root.register("naming_late", help, self.naming_late.clone());
-        let help = "Files that made what reads their names panic";
+        let help = "Files and kernel addresses that made what names them panic";
         root.register("naming_panics", help, self.naming_panics.clone());
+        let help = "Files without names, because they did not answer";
+        root.register("naming_silent", help, self.naming_silent.clone());
         let help = "Windows whose account does not close: each is a defect";
         root.register("ledger_gaps", help, self.ledger_gaps.clone());
         root.register(

@@ -133,16 +133,19 @@ pub struct ProcessSamples {
 pub struct NamingCounts {
     /// Files and processes whose code has no names, because those before them took the window's time.
     pub late: u64,
-    /// Files that made what reads them panic.
+    /// Files, and kernel addresses, that made what names them panic.
     pub panics: u64,
+    /// Files that did not answer.
+    pub silent: u64,
 }
 
 impl NamingCounts {
     /// Adds another window's.
     pub fn add(&mut self, other: Self) {
-        let Self { late, panics } = other;
+        let Self { late, panics, silent } = other;
         self.late += late;
         self.panics += panics;
+        self.silent += silent;
     }
 }
 

@@ -1,6 +1,8 @@
 //! Names windows on a thread of their own: looking into a file that was never seen before takes up to
 //! seconds, and the engine's thread drains a ring buffer.
 
+mod asker;
+
 use super::{Ledger, NamedWindow, Namer, NamingCounts, ProcessLedger, Window, WindowWriter};
 use crate::address::{AbsAddr, ElfAddr, FileId};
 use crate::clock::{MonotonicNs, monotonic_now};
@@ -10,6 +12,7 @@ use crate::limits;
 use crate::normalize::{KernelRegion, MappedFile, ProcessIdentity, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::symbolize::{KernelNames, KernelSymbol, UnnamedReason};
+use asker::{Asker, Unasked};
 use hashbrown::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -33,10 +36,10 @@ pub struct NameSources {
 /// the limits of one file allow, and there are many files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamingPatience {
-    /// While another one waits.
+    /// While others wait.
     pub window_ns: u64,
-    /// While none does.
-    pub alone_ns: u64,
+    /// While few do.
+    pub at_ease_ns: u64,
     /// Of all that are left once the engine has ended.
     pub last_ns: u64,
 }
@@ -45,7 +48,7 @@ impl NamingPatience {
     /// For a file that nobody names later.
     pub const RECORDING: Self = Self {
         window_ns: limits::NAMING_RECORDING_NS_MAX,
-        alone_ns: limits::NAMING_RECORDING_NS_MAX,
+        at_ease_ns: limits::NAMING_RECORDING_NS_MAX,
         last_ns: limits::NAMING_RECORDING_NS_MAX,
     };
 }
@@ -55,7 +58,7 @@ impl Default for NamingPatience {
     fn default() -> Self {
         Self {
             window_ns: limits::NAMING_WINDOW_NS_MAX,
-            alone_ns: limits::NAMING_ALONE_NS_MAX,
+            at_ease_ns: limits::NAMING_AT_EASE_NS_MAX,
             last_ns: limits::NAMING_LAST_NS_MAX,
         }
     }
@@ -229,12 +232,13 @@ fn name_all(
     progress: &Progress,
 ) -> Box<dyn WindowWriter> {
     let NameSources { files, mut kernel, perf_maps, patience } = sources;
+    let mut asker = Asker::new(files);
     let mut slow = HashSet::new();
     while let Ok((sealed, open, given_up)) = receiver.recv() {
         progress.waiting.fetch_sub(1, Ordering::Relaxed);
         let mut namer = HostNamer {
-            files: &*files,
-            open: &*open,
+            asker: &mut asker,
+            open: &open,
             kernel: &mut *kernel,
             perf_maps: perf_maps.as_deref(),
             begin: monotonic_now(),
@@ -254,8 +258,8 @@ fn name_all(
 
 /// Names of this host, from open files and kallsyms.
 struct HostNamer<'a> {
-    files: &'a dyn ForeignFiles,
-    open: &'a dyn OpenFiles,
+    asker: &'a mut Asker,
+    open: &'a Arc<dyn OpenFiles>,
     kernel: &'a mut dyn KernelNames,
     perf_maps: Option<&'a PerfMaps>,
     begin: MonotonicNs,
@@ -269,32 +273,29 @@ struct HostNamer<'a> {
 impl HostNamer<'_> {
     /// When this window's time is over.
     fn until(&self) -> MonotonicNs {
-        let NamingPatience { window_ns, alone_ns, last_ns } = self.patience;
-        let alone = self.progress.waiting.load(Ordering::Relaxed) == 0;
-        let own = self.begin.plus(if alone { alone_ns } else { window_ns });
+        let NamingPatience { window_ns, at_ease_ns, last_ns } = self.patience;
+        let waiting = self.progress.waiting.load(Ordering::Relaxed);
+        let at_ease = waiting <= limits::NAMING_WAITING_AT_EASE;
+        let own = self.begin.plus(if at_ease { at_ease_ns } else { window_ns });
         match self.progress.ended_ns.load(Ordering::Relaxed) {
             0 => own,
             ended_ns => own.min(MonotonicNs(ended_ns).plus(last_ns)),
         }
     }
 
-    /// The answers of `ask`, which has so much time; none once it is over. A defect of what reads foreign bytes
-    /// costs their names, never the thread.
-    fn ask(
-        &mut self,
-        len: usize,
-        ask: impl FnOnce(&Self, MonotonicNs) -> Vec<Names>,
-    ) -> Vec<Names> {
+    /// The time that is left for names; `None`, and counted, once it is over.
+    fn time_left(&mut self) -> Option<MonotonicNs> {
         let until = self.until();
-        if monotonic_now() >= until {
-            self.counts.late += 1;
-            return vec![Err(UnnamedReason::Limit); len];
-        }
-        let this = &*self;
-        catch_unwind(AssertUnwindSafe(|| ask(this, until))).unwrap_or_else(|_panic| {
-            self.counts.panics += 1;
-            vec![Err(UnnamedReason::NotReadable); len]
-        })
+        let over = monotonic_now() >= until;
+        self.counts.late += u64::from(over);
+        (!over).then_some(until)
+    }
+
+    /// What `ask` answers. A defect of what reads foreign bytes costs their names, never the thread.
+    fn guarded<T>(&mut self, ask: impl FnOnce(&mut Self) -> T, defect: T) -> T {
+        let answer = catch_unwind(AssertUnwindSafe(|| ask(self)));
+        self.counts.panics += u64::from(answer.is_err());
+        answer.unwrap_or(defect)
     }
 
     fn remember(&mut self, file: FileId, taken_ns: u64) {
@@ -311,20 +312,21 @@ impl HostNamer<'_> {
 
 impl Namer for HostNamer<'_> {
     fn native(&mut self, file: &Arc<MappedFile>, addresses: &[ElfAddr]) -> Vec<Names> {
-        let (begin, late) = (monotonic_now(), self.counts.late);
-        let names = self.ask(addresses.len(), |this, until| {
-            let Some(descriptor) = this.open.open(file.id) else {
-                return vec![Err(UnnamedReason::FileGone); addresses.len()];
-            };
-            let debug_file = this.open.open_debug(file.id);
-            let debug_file = debug_file.as_deref();
-            this.files.names_with(file.id, &descriptor, debug_file, addresses, until)
-        });
-        // Of a file that nobody was asked about nothing new is known.
-        if self.counts.late == late {
-            self.remember(file.id, monotonic_now().since(begin));
-        }
-        names
+        let nothing = |reason| vec![Err(reason); addresses.len()];
+        let Some(until) = self.time_left() else { return nothing(UnnamedReason::Limit) };
+        let begin = monotonic_now();
+        let names = self.asker.ask(file.id, self.open, (addresses, until));
+        self.remember(file.id, monotonic_now().since(begin));
+        names.unwrap_or_else(|unasked| match unasked {
+            Unasked::Panic => {
+                self.counts.panics += 1;
+                nothing(UnnamedReason::NotReadable)
+            }
+            Unasked::Silent => {
+                self.counts.silent += 1;
+                nothing(UnnamedReason::NotReadable)
+            }
+        })
     }
 
     fn is_slow(&self, file: FileId) -> bool {
@@ -336,14 +338,20 @@ impl Namer for HostNamer<'_> {
         address: AbsAddr,
         region: KernelRegion,
     ) -> Result<KernelSymbol, UnnamedReason> {
-        self.kernel.kernel(address, region)
+        let defect = Err(UnnamedReason::NotReadable);
+        self.guarded(|this| this.kernel.kernel(address, region), defect)
     }
 
     fn anonymous(&mut self, process: ProcessKey, addresses: &[AbsAddr]) -> Vec<Names> {
-        self.ask(addresses.len(), |this, _until| match this.perf_maps {
+        let nothing = |reason| vec![Err(reason); addresses.len()];
+        if self.time_left().is_none() {
+            return nothing(UnnamedReason::Limit);
+        }
+        let ask = |this: &mut Self| match this.perf_maps {
             Some(maps) => maps.names(process, addresses),
-            None => vec![Err(UnnamedReason::AnonymousCode); addresses.len()],
-        })
+            None => nothing(UnnamedReason::AnonymousCode),
+        };
+        self.guarded(ask, nothing(UnnamedReason::NotReadable))
     }
 }
 

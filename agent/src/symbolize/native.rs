@@ -21,7 +21,7 @@ use debug_info::{Chain, DebugInfo};
 use recent::Recent;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use symbols::SymbolTable;
 
 /// The names of all native files, with bounded memory.
@@ -75,18 +75,18 @@ impl NativeNames {
         addresses: &[ElfAddr],
         until: MonotonicNs,
     ) -> Vec<Names> {
-        // A panic while the lock was held can only have lost entries of a cache.
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut found: Vec<Option<Answer>> =
-            addresses.iter().map(|&address| state.answers.get(&(id, address))).collect();
+        let mut found: Vec<Option<Answer>> = {
+            let mut state = self.state();
+            addresses.iter().map(|&address| state.answers.get(&(id, address))).collect()
+        };
         let missing: Vec<ElfAddr> = addresses
             .iter()
             .zip(&found)
             .filter_map(|(&address, found)| found.is_none().then_some(address))
             .collect();
         if !missing.is_empty() {
-            let (answers, complete) =
-                self.look_up(&mut state, id, (file, debug_file), (&missing, until));
+            let (answers, complete) = self.look_up(id, (file, debug_file), (&missing, until));
+            let mut state = self.state();
             let mut answers = missing.into_iter().zip(answers);
             for slot in found.iter_mut().filter(|slot| slot.is_none()) {
                 let Some((address, answer)) = answers.next() else { break };
@@ -106,7 +106,6 @@ impl NativeNames {
     /// Answers in the order of `addresses`, and whether asking again would give the same.
     fn look_up(
         &self,
-        state: &mut State,
         id: FileId,
         (file, debug_file): (&OwnedFd, Option<&OwnedFd>),
         (addresses, whole_until): (&[ElfAddr], MonotonicNs),
@@ -123,7 +122,7 @@ impl NativeNames {
         let mut answers = go::names(&elf, addresses, until)
             .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
         let debug_file = debug_file.and_then(|debug_file| debug_elf(&elf, debug_file));
-        let table = symbol_table(state, id, (&elf, debug_file.as_ref()), until);
+        let table = self.symbol_table(id, (&elf, debug_file.as_ref()), until);
         let is_open = |names: &Names, address: &ElfAddr| {
             *names == Err(UnnamedReason::NoSymbol) && table.is_code(address.0)
         };
@@ -136,23 +135,52 @@ impl NativeNames {
         if open.is_empty() {
             return (answers, true);
         }
-        let (chains, complete) = self.debug_info.chains(id, file, &open, whole_until);
-        let mut chains = chains.into_iter();
+        // First the names, then what is known beyond: whoever waits for that in vain has the names all the same.
         let missing = table.missing();
+        let symbol = |address: &ElfAddr| {
+            let in_time = monotonic_now() <= until;
+            in_time.then(|| table.find(&elf, debug_file.as_ref(), address.0))
+        };
+        let symbols: Vec<Option<Option<String>>> = open.iter().map(symbol).collect();
+        let (chains, complete) = self.debug_info.chains(id, file, &open, whole_until);
+        let mut found = symbols.into_iter().zip(chains);
         for (answer, address) in answers.iter_mut().zip(addresses) {
             if !is_open(answer, address) {
                 continue;
             }
-            let chain = chains.next().flatten();
-            *answer = if monotonic_now() > until {
-                Err(UnnamedReason::Limit)
-            } else {
-                Some(lines(table.find(&elf, debug_file.as_ref(), address.0), chain))
-                    .filter(|lines| !lines.is_empty())
-                    .ok_or(missing)
+            *answer = match found.next() {
+                Some((Some(symbol), chain)) => {
+                    Some(lines(symbol, chain)).filter(|lines| !lines.is_empty()).ok_or(missing)
+                }
+                Some((None, _)) | None => Err(UnnamedReason::Limit),
             };
         }
         (answers, complete)
+    }
+
+    /// The symbol table of a file, empty if it cannot be read.
+    fn symbol_table(
+        &self,
+        id: FileId,
+        (elf, debug_file): (&Elf<'_>, Option<&Elf<'_>>),
+        until: MonotonicNs,
+    ) -> Arc<SymbolTable> {
+        let known = self.state().tables.get(&id);
+        if let Some(table) = known {
+            return table;
+        }
+        let table = Arc::new(SymbolTable::read(elf, debug_file, until));
+        // What time cut short is read again, then from the page cache.
+        if !table.is_late() {
+            self.state().tables.insert(id, Arc::clone(&table), table.weight().max(1));
+        }
+        table
+    }
+
+    /// Never held while a file is read: it may not answer. A panic while it was held can only have lost entries of a
+    /// cache.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,24 +189,6 @@ fn debug_elf<'a>(elf: &Elf<'_>, debug_file: &'a OwnedFd) -> Option<Elf<'a>> {
     let debug_elf = Source::file(debug_file.as_fd()).and_then(Elf::parse).ok()?;
     let own = notes::build_ids(elf).gnu?;
     (notes::build_ids(&debug_elf).gnu.as_ref() == Some(&own)).then_some(debug_elf)
-}
-
-/// The symbol table of a file, empty if it cannot be read.
-fn symbol_table(
-    state: &mut State,
-    id: FileId,
-    (elf, debug_file): (&Elf<'_>, Option<&Elf<'_>>),
-    until: MonotonicNs,
-) -> Arc<SymbolTable> {
-    if let Some(table) = state.tables.get(&id) {
-        return table;
-    }
-    let table = Arc::new(SymbolTable::read(elf, debug_file, until));
-    // What time cut short is read again, then from the page cache.
-    if !table.is_late() {
-        state.tables.insert(id, Arc::clone(&table), table.weight().max(1));
-    }
-    table
 }
 
 /// Joins what the symbol table and the debug information say. The symbol table names the outermost

@@ -52,7 +52,7 @@ impl KernelNames for NoKernel {
         _address: AbsAddr,
         _region: KernelRegion,
     ) -> Result<KernelSymbol, UnnamedReason> {
-        panic!("a defect that is caught nowhere")
+        panic!("a defect of what names the kernel")
     }
 }
 
@@ -80,14 +80,26 @@ impl WindowWriter for Keep {
     }
 }
 
+/// Writes nothing.
+struct Broken;
+
+impl WindowWriter for Broken {
+    fn write(&mut self, _window: NamedWindow) {
+        panic!("a defect that is caught nowhere")
+    }
+}
+
+fn patience(window_ns: u64, last_ns: u64) -> NamingPatience {
+    NamingPatience { window_ns, at_ease_ns: window_ns, last_ns }
+}
+
+fn sources(files: impl ForeignFiles + 'static, patience: NamingPatience) -> NameSources {
+    NameSources { files: Arc::new(files), kernel: Box::new(NoKernel), perf_maps: None, patience }
+}
+
 fn start(taken: Duration, window_ns: u64, last_ns: u64) -> (NamingSink, NamingThread, Keep) {
     let keep = Keep::default();
-    let sources = NameSources {
-        files: Arc::new(Slow(taken)),
-        kernel: Box::new(NoKernel),
-        perf_maps: None,
-        patience: NamingPatience { window_ns, alone_ns: window_ns, last_ns },
-    };
+    let sources = sources(Slow(taken), patience(window_ns, last_ns));
     let (sink, thread) = start_naming(sources, Box::new(keep.clone())).unwrap();
     (sink, thread, keep)
 }
@@ -140,7 +152,10 @@ fn a_window_has_so_much_time_and_slow_files_are_last() {
         })
         .collect();
     assert!(late.len() >= 19 && late.contains(&100), "{late:?}");
-    assert_eq!(windows[0].naming, NamingCounts { late: late.len() as u64, panics: 0 });
+    assert_eq!(
+        windows[0].naming,
+        NamingCounts { late: late.len() as u64, ..NamingCounts::default() }
+    );
     // What was slow comes behind what nobody knows.
     let again = unnamed(&windows[1]);
     assert!(again.iter().any(|(id, _)| *id == 0), "{again:?}");
@@ -166,33 +181,92 @@ fn who_ends_does_not_wait_for_names() {
 }
 
 #[test]
-fn a_reader_that_panics_costs_its_file() {
+fn what_panics_costs_its_own_name() {
     let (mut sink, thread, keep) = start(Duration::ZERO, u64::MAX / 2, u64::MAX / 2);
-    hand_over(&mut sink, sealed(&[1, 200, 2]));
+    let mut sealed = sealed(&[1, 200, 2]);
+    let (address, region) = (AbsAddr(1 << 63), KernelRegion::default());
+    let kernel = crate::normalize::Frame::Kernel { address, region };
+    sealed.window.add(&sample(1, 1, 1, vec![kernel]));
+    hand_over(&mut sink, sealed);
     drop(sink);
     thread.join().unwrap();
     let window = keep.windows().remove(0);
     assert_eq!(unnamed(&window), [(200, UnnamedReason::NotReadable)]);
-    assert_eq!(window.naming, NamingCounts { late: 0, panics: 1 });
+    let kernel = window
+        .locations
+        .iter()
+        .filter(|location| matches!(location.code, crate::aggregate::Code::Kernel { .. }));
+    let kernel: Vec<_> = kernel.map(|location| location.unnamed).collect();
+    assert_eq!(kernel, [Some(UnnamedReason::NotReadable)]);
+    assert_eq!(window.naming, NamingCounts { panics: 2, ..NamingCounts::default() });
 }
 
 #[test]
 fn the_engine_ends_with_the_thread_that_names() {
-    let (sink, thread, _keep) = start(Duration::ZERO, u64::MAX / 2, u64::MAX / 2);
+    let sources = sources(Slow(Duration::ZERO), patience(u64::MAX / 2, u64::MAX / 2));
+    let (sink, thread) = start_naming(sources, Box::new(Broken)).unwrap();
     let control = Control::default();
     let mut sink = sink.stopping(control.clone());
     let begin = Instant::now();
-    let region = KernelRegion::default();
     while !control.is_stopping() {
         assert!(begin.elapsed() < Duration::from_secs(30), "nobody noticed");
-        let mut broken = sealed(&[1]);
-        let frames = vec![crate::normalize::Frame::Kernel { address: AbsAddr(1 << 63), region }];
-        broken.window.add(&sample(1, 1, 1, frames));
-        hand_over(&mut sink, broken);
+        hand_over(&mut sink, sealed(&[1]));
         std::thread::sleep(Duration::from_millis(5));
     }
     drop(sink);
     assert!(thread.join().is_err());
+}
+
+/// Does not answer for file 7 until it is told to.
+#[derive(Debug)]
+struct Silent(Arc<Mutex<()>>);
+
+impl ForeignFiles for Silent {
+    fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
+        FakeFiles.inspect(file)
+    }
+
+    fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
+        FakeFiles.unwind_rows(file)
+    }
+
+    fn names_with(
+        &self,
+        id: FileId,
+        file: &OwnedFd,
+        debug_file: Option<&OwnedFd>,
+        addresses: &[ElfAddr],
+        until: MonotonicNs,
+    ) -> Vec<Names> {
+        if id == FileId(7) {
+            drop(self.0.lock());
+        }
+        Slow(Duration::ZERO).names_with(id, file, debug_file, addresses, until)
+    }
+}
+
+#[test]
+fn a_file_that_falls_silent_holds_up_nobody() {
+    let gate = Arc::new(Mutex::new(()));
+    let held = gate.lock().unwrap();
+    let open: Arc<dyn OpenFiles> = Arc::new(Null);
+    let mut asker =
+        Asker::new(Arc::new(Silent(Arc::clone(&gate)))).waiting(Duration::from_millis(50));
+    let mut ask = |file: u32| {
+        let begin = Instant::now();
+        let names = asker.ask(FileId(file), &open, (&[ElfAddr(1)], MonotonicNs(u64::MAX)));
+        (names.map(|names| names.len()), begin.elapsed() >= Duration::from_millis(50))
+    };
+    assert_eq!(ask(1).0, Ok(1));
+    assert_eq!(ask(7), (Err(Unasked::Silent), true));
+    assert_eq!(ask(2).0, Ok(1), "another thread goes on");
+    assert_eq!(ask(7), (Err(Unasked::Silent), false), "nobody waits for it again");
+    drop(held);
+    let begin = Instant::now();
+    while ask(7).0 != Ok(1) {
+        assert!(begin.elapsed() < Duration::from_secs(30), "it answers again");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]

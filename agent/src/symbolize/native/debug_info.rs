@@ -6,16 +6,20 @@
 //! caller waits a bounded time and does without.
 
 mod copy;
+mod purse;
 mod worker;
 
 use crate::address::{ElfAddr, FileId};
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::limits::DEBUG_INFO_WAIT_MS_MAX;
+use crate::limits::{
+    DEBUG_INFO_WAIT_MS_MAX, DEBUG_INFO_WAITS_DIVISOR, DEBUG_INFO_WAITS_MAX, NAMING_AT_EASE_NS_MAX,
+};
+use purse::Purse;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What the debug information says of one address, innermost function first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +51,8 @@ struct Request {
 pub(super) struct DebugInfo {
     requests: Option<SyncSender<Request>>,
     put_off: Arc<AtomicU64>,
+    /// What callers waited for it.
+    waits: Mutex<Purse>,
 }
 
 impl DebugInfo {
@@ -62,7 +68,8 @@ impl DebugInfo {
         if let Err(error) = &started {
             tracing::warn!(%error, "no thread for debug information: names come without lines");
         }
-        Self { requests: started.is_ok().then_some(sender), put_off }
+        let waits = Mutex::new(Purse::new(DEBUG_INFO_WAITS_MAX, DEBUG_INFO_WAITS_DIVISOR));
+        Self { requests: started.is_ok().then_some(sender), put_off, waits }
     }
 
     /// Times that a file was put off, because others took too much time of late.
@@ -80,6 +87,12 @@ impl DebugInfo {
     ) -> (Vec<Option<Chain>>, bool) {
         let nothing = vec![None; addresses.len()];
         let Some(requests) = &self.requests else { return (nothing, true) };
+        let begin = Instant::now();
+        // Who has more time than any window of a continuous run waits for a recording.
+        let hurried = until.since(monotonic_now()) <= NAMING_AT_EASE_NS_MAX;
+        if hurried && !self.waits().is_left(begin) {
+            return (nothing, false);
+        }
         let Ok(file) = file.try_clone() else { return (nothing, false) };
         let (answer, answers) = sync_channel(1);
         let request = Request { id, file, addresses: addresses.to_vec(), answer };
@@ -89,7 +102,10 @@ impl DebugInfo {
             Err(TrySendError::Disconnected(_)) => return (nothing, true),
         }
         let left = Duration::from_nanos(until.since(monotonic_now()));
-        match answers.recv_timeout(left.min(Duration::from_millis(DEBUG_INFO_WAIT_MS_MAX))) {
+        let limit = left.min(Duration::from_millis(DEBUG_INFO_WAIT_MS_MAX));
+        let answer = answers.recv_timeout(limit);
+        self.waits().spend(begin.elapsed());
+        match answer {
             Ok(Some(chains)) if chains.len() == addresses.len() => (chains, true),
             Ok(Some(_)) | Err(RecvTimeoutError::Disconnected) => (nothing, true),
             Ok(None) => (nothing, false),
@@ -98,5 +114,9 @@ impl DebugInfo {
                 (nothing, false)
             }
         }
+    }
+
+    fn waits(&self) -> MutexGuard<'_, Purse> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

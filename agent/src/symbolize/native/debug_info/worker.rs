@@ -2,6 +2,7 @@
 //! blazesym itself never lets go of one.
 
 use super::copy::{self, Copy};
+use super::purse::Purse;
 use super::{Chain, ChainFrame, Request};
 use crate::address::{ElfAddr, FileId};
 use crate::elf::source::Source;
@@ -27,7 +28,6 @@ struct File {
 }
 
 /// Held files, the most recently used last.
-#[derive(Default)]
 struct Files {
     held: Vec<File>,
     refused: Vec<FileId>,
@@ -35,33 +35,8 @@ struct Files {
     seen: HashSet<FileId>,
     /// From when on one of them may be copied again.
     again_at: Option<Instant>,
-    work: Work,
-}
-
-/// Time that new files took and that has not been earned since.
-struct Work {
-    owed: Duration,
-    at: Instant,
-}
-
-impl Default for Work {
-    fn default() -> Self {
-        Self { owed: Duration::ZERO, at: Instant::now() }
-    }
-}
-
-impl Work {
-    /// True if there is time for another file at `now`.
-    fn is_left(&mut self, now: Instant) -> bool {
-        let earned = now.saturating_duration_since(self.at) / DEBUG_INFO_WORK_DIVISOR;
-        self.owed = self.owed.saturating_sub(earned);
-        self.at = now;
-        self.owed < DEBUG_INFO_WORK_MAX
-    }
-
-    fn spend(&mut self, time: Duration) {
-        self.owed = self.owed.saturating_add(time);
-    }
+    /// Time for new files.
+    work: Purse,
 }
 
 /// Answers until the other side is gone. What is put off, because new files took too much time of late, is counted
@@ -78,6 +53,18 @@ pub(super) fn run(requests: &Receiver<Request>, put_off: &AtomicU64) {
             }
             Err(RecvTimeoutError::Timeout) => files.held.clear(),
             Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self {
+            held: Vec::new(),
+            refused: Vec::new(),
+            seen: HashSet::new(),
+            again_at: None,
+            work: Purse::new(DEBUG_INFO_WORK_MAX, DEBUG_INFO_WORK_DIVISOR),
         }
     }
 }
@@ -206,27 +193,6 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn files_without_end_take_a_hundredth_of_a_cpu() {
-        let begin = Instant::now();
-        let mut work = Work { owed: Duration::ZERO, at: begin };
-        let file = Duration::from_millis(30);
-        // A new file twenty times a second, for ten minutes.
-        let (mut used, mut put_off) = (Duration::ZERO, 0);
-        for turn in 0..20 * 600 {
-            if work.is_left(begin + Duration::from_millis(50) * turn) {
-                work.spend(file);
-                used += file;
-            } else {
-                put_off += 1;
-            }
-        }
-        let allowed = DEBUG_INFO_WORK_MAX + Duration::from_secs(600) / DEBUG_INFO_WORK_DIVISOR;
-        let away = used.abs_diff(allowed);
-        assert!(away < 2 * file && put_off > 10_000, "{used:?} of {allowed:?}, {put_off} put off");
-        assert!(work.is_left(begin + Duration::from_secs(700)));
-    }
-
-    #[test]
     fn a_new_file_is_put_off_when_no_time_is_left() {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("a.c");
@@ -239,12 +205,12 @@ mod tests {
         }
         let file: OwnedFd = std::fs::File::open(program).unwrap().into();
         let mut files = Files::default();
-        files.work.owed = 2 * DEBUG_INFO_WORK_MAX;
+        files.work.spend(2 * DEBUG_INFO_WORK_MAX);
         assert_eq!(files.chains(FileId(1), &file, &[ElfAddr(0x1130)]), None);
-        files.work.owed = Duration::ZERO;
+        files.work = Files::default().work;
         assert!(files.chains(FileId(1), &file, &[ElfAddr(0x1130)]).is_some());
         // What is held costs nothing more.
-        files.work.owed = 2 * DEBUG_INFO_WORK_MAX;
+        files.work.spend(2 * DEBUG_INFO_WORK_MAX);
         assert!(files.chains(FileId(1), &file, &[ElfAddr(0x1130)]).is_some());
     }
 }
