@@ -28,9 +28,6 @@ const WARM_UP_NS: u64 = 2_000_000_000;
 /// is hardly optimised and makes its tables beside ten busy threads.
 const COMPLETE_SHARE_MIN: f64 = 0.995;
 const NAMED_SHARE_MIN: f64 = 0.99;
-/// Has call frame information for a fiftieth of its code and keeps frame pointers in the rest: its figures are shown and
-/// vary, of runs that are alike (0.41, 0.45, 0.95, 0.99 and 1.00 complete), for a reason that is not known yet.
-const BROWSER: &str = "chromium";
 /// How often a program that is exactly as complete as asked may fail a try by chance: both tries fail once in a million
 /// runs.
 const CHANCE_MAX: f64 = 1e-3;
@@ -41,14 +38,17 @@ const SHOWN_CHARS_MAX: usize = 300;
 const SAMPLES_MIN: usize = 100;
 
 /// Metrics that say what became of new processes and their stacks.
-const NEW_FIGURES: [&str; 7] = [
+const NEW_FIGURES: [&str; 10] = [
     "processes_inherited_total",
     "processes_inherited_missed_total",
     "stacks_copied_total",
     "stacks_held_back_total",
     "stacks_walked_total",
-    "stacks_overdue_total",
+    "stacks_overdue_process_total",
+    "stacks_overdue_mapping_total",
+    "stacks_overdue_table_total",
     "stacks_without_room_total",
+    "naming_late_total",
 ];
 
 /// Between these two lines of README.md stands the table.
@@ -279,8 +279,7 @@ impl Truth {
         if let Some(few) = few {
             return Err(format!("{few} has fewer than {SAMPLES_MIN} samples"));
         }
-        let judged = |part: &str| part != "other" && part != BROWSER;
-        for (part, figures) in self.figures.iter().filter(|(part, _)| judged(part)) {
+        for (part, figures) in self.figures.iter().filter(|(part, _)| **part != "other") {
             let missing = figures.native - figures.complete;
             let most = most(figures.native, 1.0 - COMPLETE_SHARE_MIN);
             if missing > most {

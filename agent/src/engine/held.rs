@@ -4,7 +4,7 @@
 
 use crate::bpf::RawSample;
 use crate::clock::MonotonicNs;
-use crate::limits::{HELD_BYTES_MAX, HELD_NS_MAX, HELD_SAMPLES_MAX};
+use crate::limits::{HELD_BYTES_MAX, HELD_FOR_TABLE_NS_MAX, HELD_NS_MAX, HELD_SAMPLES_MAX};
 use agent_ebpf::Outcome;
 use std::collections::VecDeque;
 
@@ -15,19 +15,32 @@ pub struct HeldCounts {
     pub held: u64,
     /// Samples whose stack was walked on, to its root or to where even the tables could not go on.
     pub walked: u64,
-    /// Samples whose tables did not come in time: their stack stays cut, with the reason.
-    pub overdue: u64,
+    /// Samples whose tables did not come in time: their stack stays cut, with the reason. Nothing was known of the
+    /// process.
+    pub overdue_process: u64,
+    /// The same: the next frame was in no known mapping.
+    pub overdue_mapping: u64,
+    /// The same: the table was still being made.
+    pub overdue_table: u64,
     /// Samples that found no room.
     pub no_room: u64,
 }
 
 impl HeldCounts {
+    /// All whose tables did not come in time.
+    #[must_use]
+    pub const fn overdue(&self) -> u64 {
+        self.overdue_process.saturating_add(self.overdue_mapping).saturating_add(self.overdue_table)
+    }
+
     /// These and those of others.
     pub(super) fn and(self, other: Self) -> Self {
         Self {
             held: self.held.saturating_add(other.held),
             walked: self.walked.saturating_add(other.walked),
-            overdue: self.overdue.saturating_add(other.overdue),
+            overdue_process: self.overdue_process.saturating_add(other.overdue_process),
+            overdue_mapping: self.overdue_mapping.saturating_add(other.overdue_mapping),
+            overdue_table: self.overdue_table.saturating_add(other.overdue_table),
             no_room: self.no_room.saturating_add(other.no_room),
         }
     }
@@ -42,6 +55,19 @@ pub(super) struct HeldSample {
     pub(super) tried: Option<MonotonicNs>,
     /// When it goes as it is.
     pub(super) until: MonotonicNs,
+    /// It may wait longer if all that is missing is a table.
+    extends: bool,
+}
+
+impl HeldSample {
+    /// Lets it wait longer, once: a table comes, if late, and a mapping that is not known by now never does.
+    pub(super) fn extend(&mut self) -> bool {
+        let extends = std::mem::take(&mut self.extends);
+        if extends {
+            self.until = self.until.plus(HELD_FOR_TABLE_NS_MAX - HELD_NS_MAX);
+        }
+        extends
+    }
 }
 
 /// The samples that wait, in the order in which they came.
@@ -64,7 +90,12 @@ impl Held {
 
     /// Keeps a sample that may become whole; gives it back if it finds no room.
     pub(super) fn offer(&mut self, sample: RawSample, now: MonotonicNs) -> Option<RawSample> {
-        self.offer_until(sample, now.plus(HELD_NS_MAX))
+        self.take_in(HeldSample {
+            sample,
+            tried: None,
+            until: now.plus(HELD_NS_MAX),
+            extends: true,
+        })
     }
 
     /// The same, up to another time.
@@ -73,12 +104,16 @@ impl Held {
         sample: RawSample,
         until: MonotonicNs,
     ) -> Option<RawSample> {
-        let bytes = bytes_of(&sample);
+        self.take_in(HeldSample { sample, tried: None, until, extends: false })
+    }
+
+    fn take_in(&mut self, held: HeldSample) -> Option<RawSample> {
+        let bytes = bytes_of(&held.sample);
         if self.samples.len() >= HELD_SAMPLES_MAX || self.bytes + bytes > HELD_BYTES_MAX {
             self.counts.no_room += 1;
-            return Some(sample);
+            return Some(held.sample);
         }
-        self.keep(HeldSample { sample, tried: None, until });
+        self.keep(held);
         None
     }
 
@@ -89,8 +124,14 @@ impl Held {
     }
 
     /// Counts one that waits no longer, as whole or as it is.
-    pub(super) fn let_go(&mut self, whole: bool) {
-        *(if whole { &mut self.counts.walked } else { &mut self.counts.overdue }) += 1;
+    pub(super) fn let_go(&mut self, sample: &RawSample, whole: bool) {
+        let count = match sample.outcome {
+            _ if whole => &mut self.counts.walked,
+            Outcome::ProcessUnknown => &mut self.counts.overdue_process,
+            Outcome::MappingUnknown => &mut self.counts.overdue_mapping,
+            _ => &mut self.counts.overdue_table,
+        };
+        *count += 1;
     }
 
     /// Takes out everything that was there when this was called.

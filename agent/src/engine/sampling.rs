@@ -28,7 +28,7 @@ use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
-use agent_ebpf::{Counters, WaitCounters};
+use agent_ebpf::{Counters, Outcome, WaitCounters};
 use hashbrown::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -296,7 +296,7 @@ impl Engine {
             self.locks.look(&self.files);
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
             self.tables.records_known_until(self.sampler.complete_until());
-            self.walk_held(MonotonicNs(0));
+            self.walk_held();
             self.walk_held_waits();
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
@@ -313,6 +313,7 @@ impl Engine {
         let Self { sampler, intake, .. } = self;
         sampler.flush(&mut |record| intake.take(record));
         intake.add_waits(&readings);
+        self.wait_for_held();
         self.seal(monotonic_now(), sink)?;
         control.set_counts(self.counts());
         Ok(())
@@ -348,22 +349,35 @@ impl Engine {
         self.intake.ledger = Ledger::default();
     }
 
-    /// Walks held samples on, whose tables came. What waited long enough, or was taken before `end`, goes as
-    /// it is.
-    fn walk_held(&mut self, end: MonotonicNs) {
+    /// Walks held samples on, whose tables came. What waited long enough goes as it is. What still waits when a
+    /// window closes is in the next one, with its own time.
+    fn walk_held(&mut self) {
         let now = monotonic_now();
         for mut held in self.intake.held.take() {
-            let last = now >= held.until || held.sample.time < end;
+            let last = now >= held.until;
             let Some(whole) = self.try_held(&mut held, now, last) else {
                 self.intake.held.keep(held);
                 continue;
             };
-            self.intake.held.let_go(whole);
+            self.intake.held.let_go(&held.sample, whole);
             self.intake.sample(&held.sample);
         }
     }
 
-    /// Walks one on, if that may lead further or is the `last` try: true if it is whole. `None` if it waits on.
+    /// The clocks stand: what is held still gets its tables, within its time.
+    fn wait_for_held(&mut self) {
+        while !self.intake.held.is_empty() {
+            self.looks.begin_poll();
+            self.state_needs();
+            self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
+            self.walk_held();
+            if !self.intake.held.is_empty() {
+                std::thread::sleep(Duration::from_millis(POLL_BUSY_MS));
+            }
+        }
+    }
+
+    /// Walks one on, if that may lead further or its time is over (`last`): true if it is whole. `None` if it waits on.
     fn try_held(&mut self, held: &mut HeldSample, now: MonotonicNs, last: bool) -> Option<bool> {
         // The records of its mappings came before it, and their tables may be there.
         let new = held.tried.is_none_or(|tried| {
@@ -374,15 +388,20 @@ impl Engine {
             return None;
         }
         held.tried = Some(now);
-        let whole = self.walk_on(&mut held.sample, last);
-        (last || whole).then_some(whole)
+        match self.walk_on(&mut held.sample, false) {
+            Ok(()) => return Some(true),
+            Err(Outcome::TablePending) if last && held.extend() => return None,
+            Err(_) if !last => return None,
+            Err(_) => {}
+        }
+        Some(self.walk_on(&mut held.sample, true).is_ok())
     }
 
-    /// Walks a copied stack on by the tables that are there now; true if it wants no more of them. `last`: what
-    /// is found is kept all the same.
-    fn walk_on(&mut self, sample: &mut RawSample, last: bool) -> bool {
+    /// Walks a copied stack on by the tables that are there now, which it may want more of. `last`: what is found is
+    /// kept all the same.
+    fn walk_on(&mut self, sample: &mut RawSample, last: bool) -> Result<(), Outcome> {
         let attribution = self.intake.processes.attribute_held(sample);
-        let Some(set) = attribution.mappings else { return false };
+        let Some(set) = attribution.mappings else { return Err(Outcome::ProcessUnknown) };
         let process = attribution.process.key();
         let mappings = &self.publisher.walk_mappings(&set, process, false);
         walk_on(sample, &Published { mappings, tables: self.tables.as_ref() }, last)
@@ -390,7 +409,6 @@ impl Engine {
 
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
-        self.walk_held(end);
         self.sampler.follow_cpus();
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);

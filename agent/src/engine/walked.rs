@@ -30,10 +30,16 @@ impl Rules for Published<'_> {
     }
 }
 
-/// Puts what the walk finds in place of the sample's last frame, and the walk's outcome. False, and nothing
-/// is changed, if it stopped for want of a table again, unless this is the `last` try.
-pub(super) fn walk_on(sample: &mut RawSample, rules: &Published<'_>, last: bool) -> bool {
-    let Some(stack) = &sample.stack else { return true };
+/// Puts what the walk finds in place of the sample's last frame, and the walk's outcome.
+///
+/// # Errors
+/// If it stopped for want of a table again, with that outcome; nothing is changed then, unless this is the `last` try.
+pub(super) fn walk_on(
+    sample: &mut RawSample,
+    rules: &Published<'_>,
+    last: bool,
+) -> Result<(), Outcome> {
+    let Some(stack) = &sample.stack else { return Ok(()) };
     let walked = walk_copied(stack, rules);
     // Its first frame is where the kernel stopped: the last that the sample has.
     let known = sample.user.len().saturating_sub(1);
@@ -46,5 +52,5 @@ pub(super) fn walk_on(sample: &mut RawSample, rules: &Published<'_>, last: bool)
         sample.user.extend(walked.frames);
         sample.outcome = walked.outcome;
     }
-    !wants_table
+    if wants_table { Err(walked.outcome) } else { Ok(()) }
 }

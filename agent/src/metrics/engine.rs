@@ -64,7 +64,7 @@ const NOW: [Figure; 23] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 68] = [
+const SINCE_START: [Figure; 71] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
         counts.locks.probes.failed
     }),
@@ -242,7 +242,18 @@ const SINCE_START: [Figure; 68] = [
         counts.stacks.walked
     }),
     ("stacks_overdue", "Copied stacks whose tables did not come in time", |counts| {
-        counts.stacks.overdue
+        counts.stacks.overdue()
+    }),
+    ("stacks_overdue_process", "Of these, where nothing was known of the process", |counts| {
+        counts.stacks.overdue_process
+    }),
+    (
+        "stacks_overdue_mapping",
+        "Of these, where the next frame was in no known mapping",
+        |counts| counts.stacks.overdue_mapping,
+    ),
+    ("stacks_overdue_table", "Of these, where a table was still being made", |counts| {
+        counts.stacks.overdue_table
     }),
     ("stacks_without_room", "Copied stacks that found no room to wait", |counts| {
         counts.stacks.no_room

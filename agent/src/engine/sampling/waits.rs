@@ -50,7 +50,7 @@ impl Engine {
                 self.intake.held_waits.keep(held);
                 continue;
             };
-            self.intake.held_waits.let_go(whole);
+            self.intake.held_waits.let_go(&held.sample, whole);
             let sample = self.intake.normalized(&held.sample);
             self.intake.off_cpu.walked_on(sample);
         }
