@@ -20,6 +20,7 @@ mod host_load;
 mod life_exec;
 mod life_files;
 mod life_many;
+mod life_moved;
 mod life_short;
 mod life_silent;
 mod tables;

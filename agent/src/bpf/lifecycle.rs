@@ -2,7 +2,7 @@
 //! bounds checks: paths and thread names in them are chosen by every process of the host.
 
 use super::decode::{u16_at, u32_at, u64_at, until_nul};
-use super::{KernelSymbolEvent, ProcessEvent};
+use super::{Inode, KernelSymbolEvent, ProcessEvent};
 use crate::address::{AbsAddr, Pid, Tid};
 use crate::clock::MonotonicNs;
 use perf_event_open_sys::bindings::{
@@ -50,7 +50,11 @@ pub(super) struct Malformed;
 fn mmap(body: &[u8], misc: u32, time: MonotonicNs) -> Option<ProcessEvent> {
     const IDENTITY: usize = 32;
     const FILENAME: usize = 64;
+    let mut inode = None;
     let build_id = if misc & PERF_RECORD_MISC_MMAP_BUILD_ID == 0 {
+        let (major, minor) = (u32_at(body, IDENTITY)?, u32_at(body, IDENTITY + 4)?);
+        let (device, number) = (rustix::fs::makedev(major, minor), u64_at(body, IDENTITY + 8)?);
+        inode = (number > 0).then_some(Inode { device, number });
         None
     } else {
         let length = usize::from(*body.get(IDENTITY)?);
@@ -66,6 +70,7 @@ fn mmap(body: &[u8], misc: u32, time: MonotonicNs) -> Option<ProcessEvent> {
         length: u64_at(body, 16)?,
         file_offset: u64_at(body, 24)?,
         build_id,
+        inode,
         path: until_nul(body.get(FILENAME..)?).to_vec(),
     })
 }

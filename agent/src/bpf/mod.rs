@@ -223,6 +223,15 @@ pub struct KernelSymbolEvent {
     pub name: Vec<u8>,
 }
 
+/// Which file of which file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Inode {
+    /// Device, as `fstat` has it.
+    pub device: u64,
+    /// Its number there. Another file may get it once this one is deleted.
+    pub number: u64,
+}
+
 /// What the kernel says about the life of processes, from perf records; times are monotonic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProcessEvent {
@@ -240,6 +249,8 @@ pub enum ProcessEvent {
         file_offset: u64,
         /// GNU build id that the kernel read, if it could.
         build_id: Option<Vec<u8>>,
+        /// Which file, if it could not.
+        inode: Option<Inode>,
         /// Path as the kernel prints it.
         path: Vec<u8>,
     },

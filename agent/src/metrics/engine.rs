@@ -64,7 +64,7 @@ const NOW: [Figure; 23] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 71] = [
+const SINCE_START: [Figure; 73] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
         counts.locks.probes.failed
     }),
@@ -98,6 +98,12 @@ const SINCE_START: [Figure; 71] = [
     ("maps_read", "Reads of /proc/PID/maps", |counts| counts.processes.maps_read),
     ("maps_put_off", "Such reads not done, because the last brought nothing", |counts| {
         counts.processes.maps_put_off
+    }),
+    ("maps_verified", "Reads of /proc/PID/maps to see whether what is known is true", |counts| {
+        counts.processes.maps_verified
+    }),
+    ("maps_outdated", "Of these, such that showed what no record had told", |counts| {
+        counts.processes.maps_outdated
     }),
     ("mappings_left_out", "Executable mappings beyond the limit of a process", |counts| {
         counts.processes.mappings_left_out + counts.tables.mappings_left_out

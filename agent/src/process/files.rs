@@ -4,6 +4,7 @@
 
 mod again;
 mod debug_file;
+mod inode;
 mod inside;
 mod room;
 
@@ -11,6 +12,7 @@ use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
 use super::looks::Look;
 use super::maps::MapsEntry;
 use crate::address::{AbsAddr, FileId, FileOffset};
+use crate::bpf::Inode;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::{ForeignFileError, ForeignFiles, Runtime};
 use crate::engine::OpenFiles;
@@ -50,6 +52,8 @@ pub struct Wanted<'a> {
     pub mapping: &'a MapsEntry,
     /// Build id that the kernel reported with the mapping.
     pub build_id: Option<&'a BuildId>,
+    /// Which file it reported, where there is none, and when it was mapped.
+    pub inode: Option<(Inode, MonotonicNs)>,
 }
 
 /// What happened so far, for the metrics.
@@ -329,6 +333,9 @@ impl Files {
                     return backing;
                 }
             }
+        }
+        if let Some(backing) = self.unchanged(wanted) {
+            return backing;
         }
         let mut state = self.state();
         let (backing, new) = state.reported(path, wanted.build_id);

@@ -8,9 +8,9 @@ use super::reports::{Reported, Reports, Room};
 use crate::address::{Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{
-    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_BYTES_MAX, GENERATIONS_PER_IMAGE_MAX, HELD_NS_MAX,
-    IMAGES_PER_INSTANCE_MAX, MAPPINGS_REPLACED_MAX, MAPPINGS_TAKEN_IN_MAX,
-    MAPS_READ_INTERVAL_NS_MIN,
+    EXEC_RECORDS_NS, EXIT_GRACE_NS, GENERATIONS_BYTES_MAX, GENERATIONS_PER_IMAGE_MAX,
+    HELD_FOR_TABLE_NS_MAX, IMAGES_PER_INSTANCE_MAX, MAPPINGS_REPLACED_MAX, MAPPINGS_TAKEN_IN_MAX,
+    MAPS_READ_INTERVAL_NS_MIN, VERIFY_INTERVAL_NS_MIN,
 };
 use crate::normalize::ProcessIdentity;
 use crate::path;
@@ -113,6 +113,16 @@ pub(super) struct Instance {
     pub(super) read_after: MonotonicNs,
     /// Time between two such reads, nanoseconds.
     pub(super) read_interval_ns: u64,
+    /// Whether what is known of its mappings is true was looked at last then.
+    pub(super) verified_at: MonotonicNs,
+    /// Time until that is done again, nanoseconds.
+    pub(super) verify_interval_ns: u64,
+    /// It is going to be.
+    pub(super) verify_awaited: bool,
+    /// It is going to be soon, because this relative mapped a file.
+    pub(super) verify_for: Option<Pid>,
+    /// Digest of what was listed when that was not true, 0 if it always was.
+    pub(super) listing: u64,
 }
 
 impl Instance {
@@ -137,6 +147,11 @@ impl Instance {
             young: false,
             read_after: MonotonicNs(0),
             read_interval_ns: MAPS_READ_INTERVAL_NS_MIN,
+            verified_at: MonotonicNs(0),
+            verify_interval_ns: VERIFY_INTERVAL_NS_MIN,
+            verify_awaited: false,
+            verify_for: None,
+            listing: 0,
         }
     }
 
@@ -312,6 +327,7 @@ impl Image {
         let asked = reported.iter().map(|reported| Asked {
             mapping: reported.entry.clone(),
             build_id: reported.build_id.clone(),
+            inode: reported.inode.map(|inode| (inode, reported.time)),
         });
         let seen = behind(asked.collect());
         let mappings = reported
@@ -333,7 +349,7 @@ impl Image {
 
     /// Another file takes a place in `set` from `time` on.
     fn keep_replaced(&mut self, time: MonotonicNs, set: &Arc<MappingSet>) {
-        let limit = MonotonicNs(time.0.saturating_sub(2 * HELD_NS_MAX));
+        let limit = MonotonicNs(time.0.saturating_sub(2 * HELD_FOR_TABLE_NS_MAX));
         while self.replaced.pop_front_if(|(until, _)| *until < limit).is_some() {}
         let length = set.mappings().len().max(1);
         let room = MAPPINGS_REPLACED_MAX / length;

@@ -12,6 +12,7 @@ use super::files::{Backing, Files};
 use super::host::Task;
 use super::maps::{Maps, MapsEntry};
 use crate::address::Pid;
+use crate::bpf::Inode;
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
     LOOK_KEPT_NS, LOOK_QUEUE_BYTES_MAX, LOOK_QUEUE_MAX, LOOK_THREADS, LOOK_THREADS_MAX, LOOK_WAIT,
@@ -33,6 +34,8 @@ pub struct Asked {
     pub mapping: MapsEntry,
     /// Build id that the kernel reported with the mapping.
     pub build_id: Option<BuildId>,
+    /// Which file it reported, where there is none, and when it was mapped.
+    pub inode: Option<(Inode, MonotonicNs)>,
 }
 
 /// A process that is looked at, and those of its mappings that are asked for together.
@@ -57,6 +60,8 @@ pub struct Listed {
     pub at: MonotonicNs,
     /// What the answer took, nanoseconds.
     pub taken_ns: u64,
+    /// CPU time of it, nanoseconds.
+    pub cpu_ns: u64,
     /// Its mappings, `None` if it is gone, or shielded.
     pub maps: Option<Maps>,
     /// See [`super::host::Host::executable`].

@@ -3,6 +3,7 @@
 //! forked it. What finds no room is forgotten: `/proc` has it as long as the process lives.
 
 use super::maps::MapsEntry;
+use crate::bpf::Inode;
 use crate::clock::MonotonicNs;
 use crate::limits::{MAPPINGS_PER_PROCESS_MAX, REPORTED_BYTES_MAX};
 use proto::BuildId;
@@ -16,6 +17,8 @@ pub(super) struct Reported {
     pub(super) entry: MapsEntry,
     /// Build id that the kernel read.
     pub(super) build_id: Option<BuildId>,
+    /// Which file, if it could not.
+    pub(super) inode: Option<Inode>,
     /// When it was mapped.
     pub(super) time: MonotonicNs,
 }
@@ -156,7 +159,7 @@ mod tests {
         let end = AbsAddr(start.0 + 0x1000);
         let path = vec![b'/'; path_bytes];
         let entry = MapsEntry { start, end, file_offset: FileOffset(0), inode: 0, path };
-        Reported { entry, build_id: None, time: MonotonicNs(number) }
+        Reported { entry, build_id: None, inode: None, time: MonotonicNs(number) }
     }
 
     fn starts(reports: &Reports) -> Vec<u64> {

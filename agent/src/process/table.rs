@@ -4,6 +4,7 @@
 
 mod events;
 mod reading;
+mod verify;
 
 use super::host::Host;
 use super::identity::{Identifier, Known, Surroundings};
@@ -23,6 +24,7 @@ use agent_ebpf::ProcessEntry;
 use hashbrown::{HashMap, HashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use verify::Verification;
 
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,6 +37,10 @@ pub struct ProcessCounts {
     pub maps_read: u64,
     /// Reads that were asked for and put off, because the last ones brought nothing new.
     pub maps_put_off: u64,
+    /// Reads of `/proc/PID/maps` to see whether what is known of it is true.
+    pub maps_verified: u64,
+    /// Of these, such that showed what no record had told.
+    pub maps_outdated: u64,
     /// Executable mappings left out because of a limit.
     pub mappings_left_out: u64,
     /// Bytes of reported mappings that nobody has looked at yet.
@@ -108,6 +114,7 @@ pub struct ProcessTable {
     /// Processes that had exits of threads, and when to look whether they have ended.
     exits: VecDeque<(MonotonicNs, Pid)>,
     reads: VecDeque<Pid>,
+    verification: Verification,
     /// For mappings that were reported and not looked at.
     room: Room,
     /// When room is made for them again, if it is short.
@@ -141,6 +148,7 @@ impl ProcessTable {
             checks: VecDeque::new(),
             exits: VecDeque::new(),
             reads: VecDeque::new(),
+            verification: Verification::default(),
             room: Room::default(),
             make_room_at: MonotonicNs(0),
             // What was on its way out when the records began had left its own before.
@@ -335,6 +343,7 @@ impl ProcessTable {
             Some(Doubt::WalkOutdated) => counts.walks_outdated += 1,
             None => {}
         }
+        self.sampled(sample.pid, sample.time);
         attribution
     }
 
@@ -416,6 +425,7 @@ impl ProcessTable {
             let Some(pid) = self.reads.pop_front() else { break };
             self.read_again(pid, now);
         }
+        self.verify_next(now);
     }
 
     /// What `/proc` says of a process that the kernel says began at `time`, in nanoseconds since boot.
@@ -469,10 +479,12 @@ impl ProcessTable {
         if let Some(instance) = self.live(pid) {
             instance.ended = Some(time);
             let held = std::mem::take(&mut instance.held);
+            let parent = instance.parent;
             self.ended.push_back((time, pid));
             if held {
                 self.unpublish.push(pid);
             }
+            self.part(pid, parent);
         }
     }
 

@@ -197,6 +197,7 @@ fn perf_records_are_decoded() {
         length: 0x2000,
         file_offset: 0x1000,
         build_id,
+        inode: None,
         path: b"/bin/x".to_vec(),
     };
     let mut identity = [0; 24];

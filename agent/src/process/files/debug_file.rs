@@ -217,8 +217,13 @@ mod tests {
             inode: 0,
             path: path.to_str().unwrap().into(),
         };
-        let wanted =
-            Wanted { task: Some(task), relatives: [task; 2], mapping: &mapping, build_id: None };
+        let wanted = Wanted {
+            task: Some(task),
+            relatives: [task; 2],
+            mapping: &mapping,
+            build_id: None,
+            inode: None,
+        };
         let Backing::File(file) = files.behind(wanted) else { panic!("{path:?} was not found") };
         files.debug_file(file.id).is_some()
     }

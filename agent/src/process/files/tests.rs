@@ -1,7 +1,9 @@
 //! Which file a mapping is believed to show.
 
+use super::inode::is_unchanged;
 use super::*;
 use crate::address::{Pid, Tid};
+use crate::clock::UnixNs;
 use crate::process::fake::{
     FAKE_BYTES, FakeFiles, FakeHost, FakeProcess, fake_build_id, fake_path,
 };
@@ -22,7 +24,8 @@ fn found(mapped: &str, owner: Option<u32>) -> bool {
     };
     let (build_id, mapping) = (fake_build_id("/bin/a"), mapping("/bin/a"));
     let relatives = [task(7), task(8)];
-    let wanted = Wanted { task: None, relatives, mapping: &mapping, build_id: Some(&build_id) };
+    let wanted =
+        Wanted { task: None, relatives, mapping: &mapping, build_id: Some(&build_id), inode: None };
     let Backing::File(file) = files.behind(wanted) else { panic!("no file") };
     file.id == known.id
 }
@@ -47,7 +50,7 @@ fn the_vdso_is_the_agents_own() {
     let behind = |by: Option<Task>, bytes: u64| {
         let mapping = reported_mapping(AbsAddr(0x1000), bytes, 0, b"[vdso]".to_vec()).unwrap();
         let (mapping, relatives) = (&mapping, [task; 2]);
-        match files.behind(Wanted { task: by, relatives, mapping, build_id: None }) {
+        match files.behind(Wanted { task: by, relatives, mapping, build_id: None, inode: None }) {
             Backing::File(file) => Some(file),
             Backing::Anonymous => None,
         }
@@ -57,4 +60,29 @@ fn the_vdso_is_the_agents_own() {
     assert_eq!(first.path, "[vdso]");
     assert_eq!(fake_path(&files.open(first.id).unwrap()), "vdso");
     assert_eq!(behind(Some(task), FAKE_BYTES).unwrap().id, first.id);
+}
+
+/// What the kernel could read no build id of is told by its inode, as long as nobody changed it since.
+#[test]
+fn a_file_without_build_id_is_believed_where_nobody_changed_it() {
+    let host: Arc<FakeHost> = Arc::default();
+    let files = Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles));
+    let task = |pid| Task { pid: Pid(pid), tid: Tid(pid) };
+    host.processes().insert(Pid(1), FakeProcess::new(0, "/bin/a", &[]));
+    let mapping = reported_mapping(AbsAddr(0x1000), 0x1000, 0, b"/bin/a".to_vec()).unwrap();
+    let identity = host.open(task(1), &mapping).unwrap().identity;
+    let inode = Inode { device: identity.device, number: identity.inode };
+    let is_known = |inode: Inode| {
+        let (relatives, mapping) = ([task(7), task(1)], &mapping);
+        let inode = Some((inode, monotonic_now()));
+        let wanted = Wanted { task: None, relatives, mapping, build_id: None, inode };
+        let Backing::File(file) = files.behind(wanted) else { panic!("no file") };
+        file.facts.is_some()
+    };
+    assert!(is_known(inode));
+    assert!(!is_known(Inode { number: inode.number + 1, ..inode }), "another file");
+    assert!(!is_known(Inode { device: inode.device + 1, ..inode }), "on another file system");
+    let changed = FileIdentity { changed_ns: 5_000_000_000, ..identity };
+    assert!(is_unchanged(&changed, inode, UnixNs(5_200_000_000)));
+    assert!(!is_unchanged(&changed, inode, UnixNs(5_050_000_000)), "a new one may have its number");
 }

@@ -2,7 +2,7 @@
 
 use super::{Asked, Listed, Look, Surroundings, locked};
 use crate::address::Pid;
-use crate::clock::{MonotonicNs, monotonic_now};
+use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::process::files::{Backing, Files, Wanted};
 use crate::process::host::{Host, Task};
 use crate::process::maps::MapsEntry;
@@ -66,6 +66,7 @@ impl Look {
             relatives: self.relatives,
             mapping: &asked.mapping,
             build_id: asked.build_id.as_ref(),
+            inode: asked.inode,
         }
     }
 }
@@ -194,10 +195,11 @@ impl Job {
 }
 
 fn list(host: &dyn Host, task: Task) -> Answer {
-    let at = monotonic_now();
+    let (at, cpu_ns) = (monotonic_now(), thread_cpu_ns());
     let maps = host.maps(task).ok();
     let executable = host.executable(task).ok();
-    Answer::List(Listed { at, taken_ns: monotonic_now().since(at), maps, executable })
+    let (taken_ns, cpu_ns) = (monotonic_now().since(at), thread_cpu_ns().saturating_sub(cpu_ns));
+    Answer::List(Listed { at, taken_ns, cpu_ns, maps, executable })
 }
 
 fn surroundings(host: &dyn Host, task: Task) -> Answer {

@@ -69,6 +69,7 @@ fn look(pid: u32, paths: &[&str]) -> Look {
             path: path.as_bytes().to_vec(),
         },
         build_id: None,
+        inode: None,
     };
     let asked = paths.iter().map(asked).collect();
     let program = MonotonicNs(0);

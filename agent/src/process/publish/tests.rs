@@ -283,6 +283,7 @@ fn an_exec_and_an_exit_in_one_poll_publish_nothing() {
         length: 0x1000,
         file_offset: 0,
         build_id: None,
+        inode: None,
         path: b"/bin/short".to_vec(),
     });
     scene.table.apply(ProcessEvent::Exit { pid, tid, time });

@@ -16,10 +16,10 @@ impl ProcessTable {
     /// Takes one lifecycle record.
     pub fn apply(&mut self, event: ProcessEvent) {
         match event {
-            ProcessEvent::Mmap { pid, time, start, length, file_offset, build_id, path } => {
+            ProcessEvent::Mmap { pid, time, start, length, file_offset, build_id, inode, path } => {
                 let build_id = build_id.as_deref().and_then(BuildId::new);
                 if let Some(entry) = reported_mapping(start, length, file_offset, path) {
-                    self.mapped(pid, time, Reported { entry, build_id, time });
+                    self.mapped(pid, time, Reported { entry, build_id, inode, time });
                 }
             }
             ProcessEvent::Comm { pid, time, exec: true, comm, .. } => {
@@ -114,7 +114,9 @@ impl ProcessTable {
             child.kernel_thread = forker.kernel_thread;
             *child.image() = forker.image().forked(time);
         }
-        self.add(pid, child);
+        if self.add(pid, child).is_some() {
+            self.verification.forked(parent, pid);
+        }
         self.changed(pid);
     }
 
@@ -155,11 +157,13 @@ impl ProcessTable {
         }
         if let Some(instance) = self.live(pid) {
             instance.executed(time, comm);
+            let parent = instance.parent;
             // What was published is not read any more, and would keep its tables in memory.
             if !instance.published && std::mem::take(&mut instance.held) {
                 self.unpublish.push(pid);
             }
             self.replaced.push(pid);
+            self.part(pid, parent);
         }
         self.changed(pid);
     }
@@ -188,6 +192,7 @@ impl ProcessTable {
             self.add(pid, Instance::new(pid, time, start_time_ns));
         }
         let room = self.room.clone();
+        let of_file = reported.entry.path.starts_with(b"/");
         let Some(instance) = self.live(pid) else { return };
         let news = instance.image().report(reported, time, &room);
         if news == News::Forgotten {
@@ -196,6 +201,9 @@ impl ProcessTable {
         }
         if news != News::Old {
             self.changed(pid);
+            if of_file {
+                self.mapped_by_relative(pid);
+            }
         }
     }
 

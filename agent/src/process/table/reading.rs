@@ -109,7 +109,7 @@ impl ProcessTable {
             return;
         };
         let meanwhile = image.meanwhile.take().unwrap_or_default();
-        let Listed { at, taken_ns, maps: Some(maps), executable } = listed else { return };
+        let Listed { at, taken_ns, maps: Some(maps), executable, .. } = listed else { return };
         self.counts.mappings_left_out += maps.left_out;
         let set = Arc::new(MappingSet::new(self.behind(look, &maps.entries)));
         let executable = executable.map(|path| named(&path, &set));
@@ -148,7 +148,7 @@ impl ProcessTable {
         let mut places: HashMap<(u64, &[u8]), usize> = HashMap::new();
         let mut asked: Vec<Asked> = Vec::new();
         let mut ask = |entry: &MapsEntry| {
-            asked.push(Asked { mapping: entry.clone(), build_id: None });
+            asked.push(Asked { mapping: entry.clone(), build_id: None, inode: None });
             asked.len() - 1
         };
         let of_entry: Vec<usize> = entries

@@ -21,6 +21,7 @@ mod forked;
 mod hostile;
 mod silent;
 mod time;
+mod verify;
 mod zombies;
 
 const MS: u64 = 1_000_000;
@@ -83,6 +84,7 @@ impl Scene {
             length: 0x1000,
             file_offset: 0,
             build_id: Some(fake_build_id(path).as_bytes().to_vec()),
+            inode: None,
             path: path.as_bytes().to_vec(),
         });
     }
@@ -286,6 +288,7 @@ fn generations_keep_their_mappings() {
         length: 0x1000,
         file_offset: 0,
         build_id: None,
+        inode: None,
         path: b"/lib/two.so".to_vec(),
     });
     scene.table.needed(Pid(50));
@@ -516,6 +519,7 @@ fn in_the_middle_of_an_exec_nothing_is_final() {
         length: 0x1000,
         file_offset: 0,
         build_id: None,
+        inode: None,
         path: b"/bin/b".to_vec(),
     });
     let late = scene.table.attribute(&sample).process;

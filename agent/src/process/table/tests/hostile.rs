@@ -19,6 +19,7 @@ impl Scene {
             length: 0x1000,
             file_offset: 0,
             build_id: None,
+            inode: None,
             path: path.as_bytes().to_vec(),
         });
     }
