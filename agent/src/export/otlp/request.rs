@@ -43,6 +43,7 @@ pub(super) struct RequestBuilder {
     pub(super) indices: LocationIndices,
     resource_profiles: Vec<ResourceProfiles>,
     bytes_max: usize,
+    profiles: u64,
     observations: u64,
     waits: u64,
     /// Samples of the last profile by (stack, attributes): two stacks of the window may become one here, and
@@ -58,6 +59,7 @@ impl RequestBuilder {
             indices: LocationIndices::new(window, source_lines),
             resource_profiles: Vec::new(),
             bytes_max: 0,
+            profiles: 0,
             observations: 0,
             waits: 0,
             positions: HashMap::new(),
@@ -81,7 +83,8 @@ impl RequestBuilder {
         }
     }
 
-    /// Begins a profile; `attributes` are dictionary indices.
+    /// Begins a profile; `attributes` are dictionary indices. Profiles of one resource that follow each other say
+    /// it once.
     pub(super) fn open_profile(
         &mut self,
         kind: ProfileKind,
@@ -105,7 +108,17 @@ impl RequestBuilder {
             attribute_indices: attributes,
             ..Profile::default()
         };
-        self.bytes_max += PROFILE_BYTES_MAX + profile.encoded_len() + resource.encoded_len();
+        self.positions.clear();
+        self.profiles += 1;
+        self.bytes_max += PROFILE_BYTES_MAX + profile.encoded_len();
+        if let Some(last) = self.resource_profiles.last_mut()
+            && last.resource.as_ref() == Some(&resource)
+            && let Some(scope) = last.scope_profiles.last_mut()
+        {
+            scope.profiles.push(profile);
+            return;
+        }
+        self.bytes_max += resource.encoded_len();
         let scope = InstrumentationScope {
             name: SCOPE_NAME.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -120,7 +133,6 @@ impl RequestBuilder {
             }],
             schema_url: String::new(),
         });
-        self.positions.clear();
     }
 
     /// Adds observations of one folded sample to the profile that was opened last.
@@ -203,14 +215,13 @@ impl RequestBuilder {
 
     /// The encoded request.
     pub(super) fn finish(self) -> Request {
-        let profiles = self.resource_profiles.len();
         let message = ExportProfilesServiceRequest {
             resource_profiles: self.resource_profiles,
             dictionary: Some(self.dictionary.finish()),
         };
         Request {
             bytes: message.encode_to_vec().into(),
-            profiles: profiles as u64,
+            profiles: self.profiles,
             observations: self.observations,
         }
     }
