@@ -63,22 +63,30 @@ pub const GO_LOCK_FRAMES_MAX: usize = 256;
 pub const WAIT_WALK_NS_MAX: u64 = 50_000;
 /// Kernel frames of a wait: a system call that waits for a disk below a file system has about 30.
 pub const WAIT_KERNEL_FRAMES_MAX: usize = 64;
-/// Time after which a CPU may take one more stack of a wait, in nanoseconds: 200 a second. Each costs about as
-/// much again in the agent, so that all of it stays below half a percent of the CPU.
-pub const WAIT_STACK_INTERVAL_NS: u64 = 5_000_000;
+/// Time after which a CPU may take one more stack of a wait, in nanoseconds: 50 a second, which take 15 to 30 us each
+/// here, and more again in the agent.
+pub const WAIT_STACK_INTERVAL_NS_FEW: u64 = 20_000_000;
+/// The same while somebody records, who looks closer and for a while: 200 a second.
+pub const WAIT_STACK_INTERVAL_NS_MANY: u64 = 5_000_000;
+/// How many times as long that is for threads that lost their CPU to another, of which there are hundreds a second
+/// where threads take turns, and for the agent's own: 5 a second.
+pub const WAIT_STACK_SELDOM: u64 = 10;
 /// Stacks of waits that a CPU may take at once.
 pub const WAIT_STACK_BURST: u64 = 128;
 /// A stack that takes long is paid for by so many times its own time, if that is more.
 pub const WAIT_STACK_TIME_FACTOR: u64 = 200;
-/// What is taken for the time between two waits of a thread, at most, in nanoseconds: it only weighs threads
-/// against each other.
-pub const WAIT_GAP_NS_MAX: u64 = 1 << 30;
+/// What is taken for the time between two waits of a thread in one place, at most, in nanoseconds: 69 s. Who waits for so
+/// long has a stack before all others.
+pub const WAIT_GAP_NS_MAX: u64 = 1 << 36;
+/// What is taken where a thread never waited before, in nanoseconds: a thread that waits for all its life should
+/// have a stack, and a thousand programs a second that live for a moment should not have all.
+pub const WAIT_GAP_NS_FIRST: u64 = 1 << 30;
+/// What is taken for a thread that lost its CPU, in nanoseconds, about as often as that comes: all have the same chance.
+pub const WAIT_GAP_NS_PREEMPTED: u64 = 1 << 23;
 /// The time between two waits of a thread at which a bucket at a quarter gives it a stack for certain, in
-/// nanoseconds (from a half on every thread has one); a power of two of at least [`crate::wait::CHANCE_ONE`], because the programs divide by it.
-pub const WAIT_GAP_NS: u64 = 1 << 22;
-/// A thread that another one pushed off its CPU waits for nothing that its stack would tell: where stacks are few, it
-/// has the chance of one that waits so many times as often.
-pub const WAIT_GAP_DIVISOR_PREEMPTED: u64 = 64;
+/// nanoseconds (from a half on every thread has one). Longer, and who waits for a second has no stack on a busy host,
+/// be it the last wait of its life; shorter, and the bucket holds less than one stack there, and sells it below its price.
+pub const WAIT_GAP_NS: u64 = 1 << 25;
 /// The smallest chance of a stack, in parts of [`crate::wait::CHANCE_ONE`]: one of 16,384. What has no chance at
 /// all would make the weights wrong; and a million switches a second must not take all that the bucket gives.
 pub const WAIT_CHANCE_MIN: u64 = 4;
@@ -91,7 +99,7 @@ pub const SWITCHES_PER_CLOCK_READ: u64 = 128;
 pub const THREADS_MIN: usize = 4096;
 /// See [`THREADS_MIN`].
 pub const THREADS_MAX: usize = 262_144;
-/// Ring buffer of waits, bytes for each CPU: 200 stacks of 1 KiB a second for a second, the ends of threads, and
+/// Ring buffer of waits, bytes for each CPU: 50 stacks of 1 KiB a second for four seconds, the ends of threads, and
 /// as many copies of stacks as may be made at once.
 pub const WAIT_RING_BYTES_PER_CPU: u32 = 512 << 10;
 

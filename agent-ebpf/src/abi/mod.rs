@@ -15,7 +15,9 @@ pub use outcome::Outcome;
 pub use sample::{FRAME_EXACT, Inherited, RecordKind, SampleHeader, StackTail, UnknownMapping};
 pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};
 pub use unwind::{REGISTERS, RULE_BYTES, RuleKind, UnwindRule};
-pub use wait::{ThreadEnd, WaitClass, WaitCounters, WaitEnd, WaitFacts, WaitingThread};
+pub use wait::{
+    ClassTotals, ThreadEnd, WaitClass, WaitCounters, WaitEnd, WaitFacts, WaitingThread,
+};
 
 #[cfg(feature = "user")]
 mod pod {

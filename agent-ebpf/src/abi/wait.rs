@@ -81,15 +81,28 @@ const fn mark(classes: &mut [u8; SYSCALL_NUMBERS], numbers: &[u16], class: WaitC
     }
 }
 
+/// What a thread waited in all, in one class.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassTotals {
+    /// Nanoseconds off the CPU in waits that ended.
+    pub ns: u64,
+    /// How many waits those were.
+    pub count: u64,
+}
+
 /// What is known of a thread that was off its CPU once: the value of the map of threads. Written where the
-/// thread leaves and gets a CPU, one after the other; read by the agent at any time.
+/// thread leaves and gets a CPU, one after the other; read by the agent at any time. What a switch touches lies
+/// together, because it is in no cache, as a rule.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitingThread {
-    /// Nanoseconds off the CPU in waits that ended, by class.
-    pub ns: [u64; WAIT_CLASSES],
-    /// How many waits those were.
-    pub counts: [u64; WAIT_CLASSES],
+    /// By class.
+    pub sums: [ClassTotals; WAIT_CLASSES],
+    /// Name of the thread, NUL padded, as of its first wait.
+    pub comm: [u8; 16],
+    /// When the thread left its CPU for the last time in each of its places, `CLOCK_MONOTONIC`, nanoseconds.
+    pub left_ns: [u64; WAIT_SITES],
     /// Process id in the initial PID namespace.
     pub tgid: u32,
     /// The [`WaitClass`] of the wait that lasts, or of the last one.
@@ -98,10 +111,6 @@ pub struct WaitingThread {
     pub sampled: u32,
     /// Zero.
     pub reserved: u32,
-    /// Name of the thread, NUL padded, as of its first wait.
-    pub comm: [u8; 16],
-    /// When the thread left its CPU for the last time in each of its places, `CLOCK_MONOTONIC`, nanoseconds.
-    pub left_ns: [u64; WAIT_SITES],
     /// When the wait that lasts began; 0 while the thread runs. The last field: the kernel copies a value from
     /// its start to its end, and a program clears this before it adds to the sums, so that no copy holds a
     /// wait twice.

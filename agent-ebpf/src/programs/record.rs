@@ -6,7 +6,7 @@ use super::walker::State;
 use super::{notes, registers, roots, walker};
 use agent_ebpf::limits::RECORD_FRAMES;
 use agent_ebpf::verifier::{below, low32};
-use agent_ebpf::{Counters, Outcome, ProcessEntry, RecordKind, SampleHeader};
+use agent_ebpf::{Counters, Outcome, ProcessEntry, RecordKind, SampleHeader, WaitFacts};
 use aya_ebpf::bindings::BPF_RB_FORCE_WAKEUP;
 use aya_ebpf::helpers::generated::{
     bpf_get_current_cgroup_id, bpf_get_current_comm, bpf_get_smp_processor_id,
@@ -50,6 +50,15 @@ pub(super) fn write_facts<T>(scratch: *mut Scratch, facts: T) {
     let frames = unsafe { &raw mut (*scratch).record.frames };
     // SAFETY: the facts are the first words of the frames.
     unsafe { frames.cast::<T>().write(facts) };
+}
+
+/// The class of the wait whose facts were written.
+#[inline(always)]
+pub(super) fn class_of_wait(scratch: *const Scratch) -> u32 {
+    // SAFETY: only an address is taken.
+    let facts = unsafe { &raw const (*scratch).record.frames };
+    // SAFETY: the facts are the first words of the frames.
+    unsafe { (*facts.cast::<WaitFacts>()).class }
 }
 
 /// Prepares the walk of the user stack; false if there is none to walk.

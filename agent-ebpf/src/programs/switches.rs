@@ -14,11 +14,12 @@ use super::registers::{self, read_kernel};
 use super::wait_maps::{
     CLASSES, Desk, TASK_FLAGS_OFFSET, TASK_STATE_OFFSET, THREADS, WAIT_COUNTERS, WAIT_DESK, WAITS,
 };
-use agent_ebpf::limits::{SWITCHES_PER_CLOCK_READ, WAIT_GAP_DIVISOR_PREEMPTED, WAIT_NS_MAX};
+use agent_ebpf::limits::{SWITCHES_PER_CLOCK_READ, WAIT_GAP_NS_PREEMPTED, WAIT_NS_MAX};
 use agent_ebpf::verifier::{low32, place};
 use agent_ebpf::wait::{SYSCALL_NUMBERS, WAIT_CLASSES, WAIT_SITES};
 use agent_ebpf::{
-    RecordKind, UserRegisters, WaitClass, WaitCounters, WaitEnd, WaitFacts, WaitingThread,
+    ClassTotals, RecordKind, UserRegisters, WaitClass, WaitCounters, WaitEnd, WaitFacts,
+    WaitingThread,
 };
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
@@ -119,15 +120,13 @@ fn add(
     }
     let class = u64::from(thread.class);
     let thread = &raw mut *thread;
+    let at = offset_of!(WaitingThread, sums);
     // SAFETY: an array of that many sums.
-    let ns = unsafe { place::<WAIT_CLASSES, u64, _>(thread, offset_of!(WaitingThread, ns), class) };
-    // SAFETY: as above.
-    let count =
-        unsafe { place::<WAIT_CLASSES, u64, _>(thread, offset_of!(WaitingThread, counts), class) };
+    let sums = unsafe { place::<WAIT_CLASSES, ClassTotals, _>(thread, at, class) };
     // SAFETY: an element of the map's value.
-    unsafe { *ns.cast_mut() += duration_ns };
-    // SAFETY: as above.
-    unsafe { *count.cast_mut() += 1 };
+    let sums = unsafe { &mut *sums.cast_mut() };
+    sums.ns += duration_ns;
+    sums.count += 1;
     counters.waits += 1;
     true
 }
@@ -154,17 +153,19 @@ fn go(preempted: bool, now_ns: u64, counters: *mut WaitCounters) -> Option<Wante
     let thread = unsafe { &mut *thread };
     let mut facts =
         WaitFacts { class: 0, chance: 0, syscall: 0, arguments: [0; 4], stack_pointer: 0, ip: 0 };
-    let is_compat = registers::of_syscall(&mut facts);
-    facts.class = class(preempted || state == 0, state, facts.syscall, is_compat);
-    let mut gap_ns = now_ns.wrapping_sub(leave(thread, &facts, now_ns));
-    if facts.class == WaitClass::Preempted as u32 {
-        gap_ns /= WAIT_GAP_DIVISOR_PREEMPTED;
-    }
+    let gap_ns = if preempted || state == 0 {
+        facts.class = WaitClass::Preempted as u32; // wherever it was, it waits for nothing
+        WAIT_GAP_NS_PREEMPTED
+    } else {
+        let is_compat = registers::of_syscall(&mut facts);
+        facts.class = class(state, facts.syscall, is_compat);
+        agent_ebpf::chance::gap_ns(leave(thread, &facts, now_ns), now_ns)
+    };
     thread.class = facts.class;
     thread.sampled = 0;
     // SAFETY: a field of the value. Volatile: it makes the wait last once all else is written.
     unsafe { (&raw mut thread.since_ns).write_volatile(now_ns) };
-    facts.chance = chance::of_stack(desk, now_ns, gap_ns);
+    facts.chance = chance::of_stack(desk, chance::bucket(facts.class, tgid), now_ns, gap_ns);
     if !chance::is_met(facts.chance) {
         // SAFETY: the counters of this CPU, which only these programs write.
         unsafe { (*counters).stacks_held += 1 };
@@ -208,10 +209,7 @@ fn flags_and_state() -> (u32, u32) {
 }
 
 #[inline(always)]
-fn class(runnable: bool, state: u32, syscall: u64, is_compat: bool) -> u32 {
-    if runnable {
-        return WaitClass::Preempted as u32;
-    }
+fn class(state: u32, syscall: u64, is_compat: bool) -> u32 {
     if state & STOPPED != 0 || is_compat {
         return WaitClass::Other as u32;
     }

@@ -1,7 +1,7 @@
 //! The maps and switches of the programs of waits. The names are the loader's keys.
 
 use super::maps::Scratch;
-use agent_ebpf::limits::{RING_BYTES_MIN, THREADS_MIN};
+use agent_ebpf::limits::{RING_BYTES_MIN, THREADS_MIN, WAIT_STACK_INTERVAL_NS_FEW};
 use agent_ebpf::wait::{SYSCALL_CLASSES, SYSCALL_NUMBERS};
 use agent_ebpf::{ThreadEnd, WaitCounters, WaitingThread};
 use aya_ebpf::Global;
@@ -15,8 +15,10 @@ pub(super) struct Desk {
     pub(super) thread: WaitingThread,
     /// The record of a thread that is over: likewise.
     pub(super) end: ThreadEnd,
-    /// The bucket of stacks: the time up to which its tokens are spent.
-    pub(super) spent_ns: u64,
+    /// The buckets of stacks, by [`Bucket`]: the time up to which their tokens are spent.
+    ///
+    /// [`Bucket`]: agent_ebpf::chance::Bucket
+    pub(super) spent_ns: [u64; 2],
 }
 
 /// Threads that waited once, by their number. Preallocated: whoever asks for memory while the scheduler holds
@@ -44,6 +46,12 @@ pub(super) static WAIT_TAIL: ProgramArray<1> = ProgramArray::new();
 pub(super) static TASK_FLAGS_OFFSET: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub(super) static TASK_STATE_OFFSET: Global<u32> = Global::new(0);
+/// The agent itself.
+#[unsafe(no_mangle)]
+pub(super) static AGENT_TGID: Global<u32> = Global::new(0);
+/// Time after which a CPU may take one more stack of a wait.
+#[unsafe(no_mangle)]
+pub(super) static WAIT_STACK_INTERVAL_NS: Global<u64> = Global::new(WAIT_STACK_INTERVAL_NS_FEW);
 /// The class of each system call.
 #[unsafe(no_mangle)]
 pub(super) static CLASSES: [u8; SYSCALL_NUMBERS] = SYSCALL_CLASSES;

@@ -141,7 +141,10 @@ fn finish(scratch: *mut Scratch) {
     // SAFETY: a helper without preconditions.
     let now_ns = unsafe { bpf_ktime_get_ns() };
     let taken_ns = now_ns.wrapping_sub(start_ns);
-    chance::pay(desk, now_ns, taken_ns);
+    // SAFETY: a value of the scratch map, which only this CPU's switches use.
+    let tgid = unsafe { (*scratch).record.header.tgid };
+    let bucket = chance::bucket(record::class_of_wait(scratch), tgid);
+    chance::pay(desk, bucket, now_ns, taken_ns);
     // SAFETY: the counters of this CPU, which only these programs write.
     let counters = unsafe { &mut *counters };
     counters.stacks_ns += taken_ns;

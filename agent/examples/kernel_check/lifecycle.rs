@@ -106,7 +106,7 @@ fn waits(report: Report, sampler: &Sampler, heard: &Heard) -> Result<()> {
     let mut told = 0_u64;
     sampler.threads(&mut |reading| {
         threads += 1;
-        told += reading.thread.counts.iter().sum::<u64>();
+        told += reading.thread.sums.iter().map(|sums| sums.count).sum::<u64>();
     })?;
     let counters = sampler.statistics()?.waits.unwrap_or_default();
     let refused = sampler.waits_refused().map_or(String::new(), ToString::to_string);

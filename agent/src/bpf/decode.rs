@@ -8,8 +8,9 @@ use agent_ebpf::limits::STACK_BYTES_MAX;
 use agent_ebpf::lock::{LOCK_FACTS_WORDS, LockFacts};
 use agent_ebpf::wait::{CHANCE_ONE, WAIT_CLASSES, WAIT_FACTS_WORDS};
 use agent_ebpf::{
-    FRAME_EXACT, Inherited, Outcome, ProcessEntry, REGISTERS, RecordKind, SampleHeader, StackTail,
-    ThreadEnd, UnknownMapping, WaitClass, WaitEnd, WaitFacts, WaitingThread,
+    ClassTotals, FRAME_EXACT, Inherited, Outcome, ProcessEntry, REGISTERS, RecordKind,
+    SampleHeader, StackTail, ThreadEnd, UnknownMapping, WaitClass, WaitEnd, WaitFacts,
+    WaitingThread,
 };
 use std::mem::offset_of;
 
@@ -153,8 +154,11 @@ fn waiting_thread(bytes: &[u8]) -> Option<WaitingThread> {
         ..WaitingThread::default()
     };
     for class in 0..WAIT_CLASSES {
-        thread.ns[class] = u64_at(bytes, offset_of!(WaitingThread, ns) + class * 8)?;
-        thread.counts[class] = u64_at(bytes, offset_of!(WaitingThread, counts) + class * 8)?;
+        let at = offset_of!(WaitingThread, sums) + class * size_of::<ClassTotals>();
+        thread.sums[class] = ClassTotals {
+            ns: u64_at(bytes, at + offset_of!(ClassTotals, ns))?,
+            count: u64_at(bytes, at + offset_of!(ClassTotals, count))?,
+        };
     }
     Some(thread)
 }

@@ -2,11 +2,11 @@
 //! not a clock. It reads no record.
 
 use super::error::source_errno;
-use super::{BpfError, Form, FormChoice, Options, object, waits};
+use super::{BpfError, Form, FormChoice, Options, WaitStacks, object, waits};
 use agent_ebpf::UserRegisters;
 use agent_ebpf::limits::{
     FILTER_PROCESSES_MAX, GOROUTINES_MAX, RING_BYTES_MIN, STACK_INTERVAL_NS_MAX,
-    STACK_INTERVAL_NS_MIN,
+    STACK_INTERVAL_NS_MIN, WAIT_STACK_INTERVAL_NS_FEW, WAIT_STACK_INTERVAL_NS_MANY,
 };
 use agent_ebpf::verifier::limit32;
 use aya::maps::{Map, MapData, ProgramArray};
@@ -136,6 +136,10 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
     let filter_entries = if filtered { limit32(FILTER_PROCESSES_MAX) } else { 1 };
     let filtered = u32::from(filtered);
     let tasks = tasks.unwrap_or_default();
+    let wait_interval_ns = match options.wait_stacks {
+        WaitStacks::Few => WAIT_STACK_INTERVAL_NS_FEW,
+        WaitStacks::Many => WAIT_STACK_INTERVAL_NS_MANY,
+    };
     let (threads, wait_ring_bytes) = if options.off_cpu { waits::sizes() } else { (1, 4096) };
     let kernel_threads = u32::from(options.kernel_threads);
     // Off, the verifier drops the messages as code that cannot be reached, and their ring is one page.
@@ -165,6 +169,9 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         .override_global("TASK_TGID_OFFSET", &tasks.tgid, true)
         .override_global("TASK_FLAGS_OFFSET", &tasks.flags, true)
         .override_global("TASK_STATE_OFFSET", &tasks.state, true)
+        // In a PID namespace of its own this may be another process, which has fewer stacks of waits then.
+        .override_global("AGENT_TGID", &std::process::id(), true)
+        .override_global("WAIT_STACK_INTERVAL_NS", &wait_interval_ns, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)
         .override_global("WAKE_BYTES", &wake_bytes, true)
         .override_global("STACK_INTERVAL_NS", &stack_interval_ns, true)

@@ -53,12 +53,24 @@ pub struct Options {
     pub user_registers: Option<UserRegisters>,
     /// The time that threads spend off their CPU is measured, where the kernel allows it.
     pub off_cpu: bool,
+    /// Of how many waits the stack is taken.
+    pub wait_stacks: WaitStacks,
     /// Waits for locks of Go programs are measured, where the kernel allows it (see [`Sampler::lock_probes`]).
     pub go_locks: bool,
     /// The programs write diagnostics to this process's log.
     pub bpf_log: bool,
     /// The whole log of the verifier where it refuses a program: megabytes, and minutes.
     pub verifier_log: bool,
+}
+
+/// Of how many waits the stack is taken, where there are many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WaitStacks {
+    /// As many as a host bears for ever.
+    #[default]
+    Few,
+    /// Four times as many, for a while.
+    Many,
 }
 
 impl Default for Options {
@@ -72,6 +84,7 @@ impl Default for Options {
             kernel_threads: true,
             user_registers: None,
             off_cpu: false,
+            wait_stacks: WaitStacks::default(),
             go_locks: false,
             bpf_log: false,
             verifier_log: false,

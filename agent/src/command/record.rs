@@ -7,6 +7,7 @@ mod progress;
 use super::sampling::{self, Sampling, Scope};
 use agent::address::Pid;
 use agent::aggregate::{NamedWindow, NamingPatience, WaitLedger};
+use agent::bpf::WaitStacks;
 use agent::limits;
 use agent::options::{Format, RecordOptions};
 use agent::record::Contents;
@@ -90,6 +91,7 @@ fn scope(options: &RecordOptions, held: Option<&HeldCommand>) -> Scope {
     Scope {
         pids,
         off_cpu: options.off_cpu,
+        wait_stacks: WaitStacks::Many,
         duration: options.duration.or(default),
         preload: held.and_then(HeldCommand::program).into_iter().collect(),
         patience: NamingPatience::RECORDING,

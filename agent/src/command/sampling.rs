@@ -2,7 +2,7 @@
 
 use agent::address::Pid;
 use agent::aggregate::{NameSources, NamingPatience, NamingThread, WindowWriter, start_naming};
-use agent::bpf::FormChoice;
+use agent::bpf::{FormChoice, WaitStacks};
 use agent::elf::LocalFiles;
 use agent::engine::{self, Control, EngineError, EngineOptions};
 use agent::options::{Form, SamplingOptions};
@@ -22,6 +22,8 @@ pub(crate) struct Scope {
     pub(crate) pids: Vec<Pid>,
     /// The time that threads spend off their CPU too.
     pub(crate) off_cpu: bool,
+    /// Of how many waits the stack is taken.
+    pub(crate) wait_stacks: WaitStacks,
     /// For so long; until stopped if `None`.
     pub(crate) duration: Option<Duration>,
     /// Executables that will run soon.
@@ -57,12 +59,13 @@ pub(crate) fn start(
         unwind_table_bytes,
         ref unwind_table_cache,
     } = *options;
-    let Scope { pids, off_cpu, duration, preload, patience } = scope;
+    let Scope { pids, off_cpu, wait_stacks, duration, preload, patience } = scope;
     let defaults = EngineOptions::default();
     let mut options = EngineOptions {
         frequency_hz,
         pids,
         off_cpu,
+        wait_stacks,
         duration,
         preload,
         ring_bytes,

@@ -54,6 +54,8 @@ pub struct EngineOptions {
     pub ignore_kernel_defects: bool,
     /// The time that threads spend off their CPU is measured too, where the kernel allows it.
     pub off_cpu: bool,
+    /// Of how many waits the stack is taken.
+    pub wait_stacks: crate::bpf::WaitStacks,
     /// Form of the programs.
     pub form: crate::bpf::FormChoice,
     /// Size of the ring buffer, bytes; `None`: by CPUs and frequency.
@@ -83,6 +85,7 @@ impl Default for EngineOptions {
             proc_root: PathBuf::from("/proc"),
             ignore_kernel_defects: false,
             off_cpu: false,
+            wait_stacks: crate::bpf::WaitStacks::default(),
             form: crate::bpf::FormChoice::default(),
             ring_bytes: None,
             bpf_log: false,
@@ -190,6 +193,7 @@ fn run_first(
         pid_filter: (!options.pids.is_empty()).then(|| options.pids.clone()),
         table_bytes_max: options.table_bytes_max,
         off_cpu: options.off_cpu,
+        wait_stacks: options.wait_stacks,
         go_locks: options.off_cpu,
         ..bpf::Options::default()
     })?;

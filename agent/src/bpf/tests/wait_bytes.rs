@@ -86,16 +86,16 @@ fn ends_are_decoded() {
     for number in 0..2 * WAIT_CLASSES as u64 {
         bytes.extend((100 + number).to_ne_bytes());
     }
-    bytes.extend([100_u32, 1, 0, 0].map(u32::to_ne_bytes).concat());
     bytes.extend(b"worker\0xxxxxxxxx");
     bytes.extend([12_u64; WAIT_SITES].map(u64::to_ne_bytes).concat());
+    bytes.extend([100_u32, 1, 0, 0].map(u32::to_ne_bytes).concat());
     bytes.extend(13_u64.to_ne_bytes());
     assert_eq!(bytes.len(), size_of::<ThreadEnd>());
     let Some((time, Record::ThreadEnd { tid, thread, .. })) = decode::wait(&bytes) else {
         panic!("the end of a thread")
     };
     assert_eq!((time, tid, thread.tgid), (MonotonicNs(11), Tid(7), 100));
-    assert_eq!((thread.ns[1], thread.counts[0], thread.since_ns), (101, 108, 13));
+    assert_eq!((thread.sums[1].ns, thread.sums[3].count, thread.since_ns), (102, 107, 13));
     assert_eq!(decode::wait(&bytes[..bytes.len() - 8]), None);
 }
 

@@ -15,7 +15,7 @@ use crate::clock::MonotonicNs;
 use crate::limits::{READINGS_WITHOUT_THREAD_MAX, WAIT_THREADS_MAX, WAITS_PER_THREAD_MAX};
 use crate::normalize::NormalizedSample;
 use agent_ebpf::wait::WAIT_CLASSES;
-use agent_ebpf::{WaitClass, WaitFacts, WaitingThread};
+use agent_ebpf::{ClassTotals, WaitClass, WaitFacts, WaitingThread};
 use hashbrown::HashMap;
 use shares::{Part, share_out};
 use std::collections::VecDeque;
@@ -208,8 +208,8 @@ impl Thread {
         each: &mut impl FnMut(Piece, WaitSum),
     ) {
         // Another thread has the number, whose end was not told.
-        let fell = |(told, count): (&WaitSum, &u64)| told.count > *count;
-        if self.told.iter().zip(&reading.thread.counts).any(fell) {
+        let fell = |(told, now): (&WaitSum, &ClassTotals)| told.count > now.count;
+        if self.told.iter().zip(&reading.thread.sums).any(fell) {
             self.told = Default::default();
         }
         let mut classes: [ClassSums; WAIT_CLASSES] = Default::default();
@@ -241,10 +241,10 @@ impl Thread {
         let number = class as usize;
         let lasts = thread.since_ns != 0 && thread.class == class as u32;
         let lasting_ns = if lasts { reading.before.since(MonotonicNs(thread.since_ns)) } else { 0 };
-        let told = &mut self.told[number];
+        let (told, sums) = (&mut self.told[number], thread.sums[number]);
         let grown = WaitSum {
-            ns: thread.ns[number].saturating_add(lasting_ns).saturating_sub(told.ns),
-            count: thread.counts[number].saturating_sub(told.count),
+            ns: sums.ns.saturating_add(lasting_ns).saturating_sub(told.ns),
+            count: sums.count.saturating_sub(told.count),
         };
         let mut taken = WaitSum::default();
         parts.iter().for_each(|part| taken.add(part.sum));

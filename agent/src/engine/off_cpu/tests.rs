@@ -6,8 +6,10 @@ use crate::address::Tid;
 use crate::aggregate::{WaitSum, fixtures};
 use crate::bpf::ThreadReading;
 use crate::clock::MonotonicNs;
+use agent_ebpf::chance::Bucket;
+use agent_ebpf::limits::WAIT_STACK_INTERVAL_NS_FEW;
 use agent_ebpf::wait::CHANCE_ONE;
-use agent_ebpf::{WaitClass, WaitFacts, WaitingThread, chance};
+use agent_ebpf::{ClassTotals, WaitClass, WaitFacts, WaitingThread, chance};
 use std::collections::BTreeMap;
 
 const SLEEP: usize = WaitClass::Sleep as usize;
@@ -21,7 +23,7 @@ fn taken(tid: u32, since: u64) -> TakenWait {
 fn reading(tid: u32, (ns, count): (u64, u64), since: u64, sampled: u32, now: u64) -> ThreadReading {
     let mut thread = WaitingThread { tgid: 1, sampled, since_ns: since, ..Default::default() };
     thread.class = WaitClass::Sleep as u32;
-    (thread.ns[SLEEP], thread.counts[SLEEP]) = (ns, count);
+    thread.sums[SLEEP] = ClassTotals { ns, count };
     let now = MonotonicNs(now);
     ThreadReading { tid: Tid(tid), thread, before: now, after: now }
 }
@@ -214,11 +216,13 @@ fn simulate(seed: u64) -> Outcome {
         }
         let ((wait_ns, run_ns), times) = thread.places[thread.at];
         let place = thread.at;
-        let chance = chance::of_stack(spent_ns, now, now - thread.left[place]);
+        let gap_ns = chance::gap_ns(thread.left[place], now);
+        let chance = chance::of_stack(WAIT_STACK_INTERVAL_NS_FEW, spent_ns, now, gap_ns);
         let wait_ns = dice.about(wait_ns);
         let met = u32::try_from(dice.throw()).unwrap() & (CHANCE_ONE - 1) < chance;
         if met {
-            spent_ns = chance::paid(spent_ns, now, 4_000);
+            spent_ns =
+                chance::paid(WAIT_STACK_INTERVAL_NS_FEW, Bucket::Waits, spent_ns, now, 4_000);
         }
         if now >= begin {
             let sum = WaitSum { ns: wait_ns, count: 1 };
