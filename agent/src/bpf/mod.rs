@@ -23,6 +23,7 @@ mod waits;
 pub(crate) use decode::until_nul;
 pub use error::BpfError;
 pub use go_locks::{Attached, LockProbes};
+pub use probe_cost::ProbeCost;
 pub use sampler::Sampler;
 pub use statistics::{CpuStatistics, Statistics, outcomes_of};
 pub use tables::{TableSizes, Tables, chunks_in, chunks_of};

@@ -30,12 +30,21 @@ unsafe extern "C" {
 /// Bytes of the comparison.
 const RETURN_AT: u64 = 4;
 
+/// What probes cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeCost {
+    /// Nanoseconds that one hit takes, its program included.
+    pub ns: u64,
+    /// Hits by which that was measured: the programs counted them too.
+    pub hits: u64,
+}
+
 impl LockProbes {
-    /// Nanoseconds that one hit of a probe takes, its program included.
+    /// Measures what one hit of a probe takes.
     ///
     /// # Errors
     /// If the kernel refuses a probe, or this program's own mapping is not to be found.
-    pub fn cost_ns(&self) -> Result<u64, BpfError> {
+    pub fn cost_ns(&self) -> Result<ProbeCost, BpfError> {
         let own = "/proc/self/exe";
         let failed = |call| move |source| BpfError::System { call, source };
         let file = std::fs::File::open(own).map_err(failed(own))?;
@@ -55,7 +64,8 @@ impl LockProbes {
         let taken = begin.elapsed();
         drop(attached);
         let taken_ns = nanoseconds(taken);
-        Ok(taken_ns / (2 * u64::from(PROBE_COST_CALLS)))
+        let hits = 2 * u64::from(PROBE_COST_CALLS);
+        Ok(ProbeCost { ns: taken_ns / hits, hits })
     }
 }
 

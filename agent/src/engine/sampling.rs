@@ -9,7 +9,7 @@ use super::walked::{Published, walk_on};
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
-use crate::address::Tid;
+use crate::address::{FileId, Tid};
 use crate::aggregate::Window;
 use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now, nanoseconds};
@@ -29,7 +29,7 @@ use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
 use agent_ebpf::{Counters, Outcome, WaitCounters};
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +109,8 @@ struct Intake {
     off_cpu: OffCpu,
     /// Threads that ended since the sums of all were read.
     threads_ended: HashSet<Tid>,
+    /// Waits of goroutines that were probed in the open window, by program.
+    lock_waits: HashMap<FileId, u64>,
     /// The account of the open window, as far as it is counted here.
     ledger: Ledger,
     received: u64,
@@ -154,6 +156,7 @@ impl Engine {
                 held_waits: Held::default(),
                 off_cpu: OffCpu::default(),
                 threads_ended: HashSet::new(),
+                lock_waits: HashMap::new(),
                 ledger: Ledger::default(),
                 received: 0,
                 unwanted: 0,
@@ -426,7 +429,8 @@ impl Engine {
         sink.window(sealed, &files);
         self.open_window(end);
         let window_ns = nanoseconds(self.options.window);
-        self.locks.seal(&self.files, (&before, &self.before), window_ns);
+        let lock_waits = std::mem::take(&mut self.intake.lock_waits);
+        self.locks.seal(&self.files, (&before, &self.before), (lock_waits, window_ns));
         self.files.tidy();
         let again = self.publisher.tidy(self.tables.as_mut());
         self.intake.processes.mark_dirty_by_file(&again);

@@ -3,7 +3,7 @@
 
 use super::go::lock_functions;
 use crate::address::FileId;
-use crate::bpf::{Attached, BpfError, LockProbes};
+use crate::bpf::{Attached, BpfError, LockProbes, ProbeCost};
 use crate::elf::ForeignFileError;
 use crate::engine::OpenFiles;
 use crate::limits::{PROBE_ORDERS_MAX, PROBED_FILES_MAX};
@@ -23,8 +23,12 @@ pub struct ProbeCounts {
     pub without: u64,
     /// Programs that could not be probed.
     pub failed: u64,
-    /// Times that all probes were taken away because they were met too often.
+    /// Times that the probes of a program were taken away because they were met too often.
     pub over_budget: u64,
+    /// What a hit costs whoever meets it, nanoseconds; 0 as long as that is not measured.
+    pub cost_ns: u64,
+    /// Hits by which it was measured.
+    pub own_hits: u64,
 }
 
 /// The engine's end.
@@ -33,10 +37,17 @@ pub struct LockKeeper {
     counts: Arc<Counts>,
     /// Files up to this one were looked at.
     seen: u32,
-    /// Go programs, and whether they were ordered to be probed.
-    programs: HashMap<FileId, bool>,
+    /// Go programs.
+    programs: HashMap<FileId, Program>,
     over_budget: u64,
-    /// Windows left without probes.
+}
+
+/// A Go program.
+#[derive(Clone, Copy, Debug, Default)]
+struct Program {
+    /// It was ordered to be probed.
+    ordered: bool,
+    /// Windows for which it is left alone, because its probes cost too much.
     pause: u32,
 }
 
@@ -45,6 +56,8 @@ struct Counts {
     programs: AtomicU64,
     without: AtomicU64,
     failed: AtomicU64,
+    cost_ns: AtomicU64,
+    own_hits: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -70,8 +83,7 @@ impl LockKeeper {
         let work = Work { probes, files, counts: Arc::clone(&counts), attached: HashMap::new() };
         let thread = std::thread::Builder::new().name("probes".to_owned());
         thread.spawn(move || work.run(&received))?;
-        let programs = HashMap::new();
-        Ok(Self { orders, counts, seen: 0, programs, over_budget: 0, pause: 0 })
+        Ok(Self { orders, counts, seen: 0, programs: HashMap::new(), over_budget: 0 })
     }
 
     /// What happened so far.
@@ -82,6 +94,8 @@ impl LockKeeper {
             without: self.counts.without.load(Ordering::Relaxed),
             failed: self.counts.failed.load(Ordering::Relaxed),
             over_budget: self.over_budget,
+            cost_ns: self.counts.cost_ns.load(Ordering::Relaxed),
+            own_hits: self.counts.own_hits.load(Ordering::Relaxed),
         }
     }
 
@@ -89,19 +103,22 @@ impl LockKeeper {
     pub fn look(&mut self, files: &Files) {
         for id in files.new_go_programs(&mut self.seen) {
             if self.programs.len() < PROBED_FILES_MAX {
-                self.programs.insert(id, false);
-                self.order(id, self.pause == 0);
+                self.programs.insert(id, Program::default());
+                self.order(id, true);
             }
         }
     }
 
     /// Has what nobody maps any more left alone, and what is mapped again probed. Called once per window.
     pub fn tidy(&mut self, files: &Files) {
-        self.pause = self.pause.saturating_sub(1);
         let ids: Vec<FileId> = self.programs.keys().copied().collect();
         for id in ids {
+            let pause = self.programs.get_mut(&id).map_or(0, |program| {
+                program.pause = program.pause.saturating_sub(1);
+                program.pause
+            });
             match files.is_mapped(id) {
-                Some(mapped) => self.order(id, mapped && self.pause == 0),
+                Some(mapped) => self.order(id, mapped && pause == 0),
                 None => {
                     self.order(id, false);
                     self.programs.remove(&id);
@@ -110,21 +127,22 @@ impl LockKeeper {
         }
     }
 
-    /// Takes all probes away for so many windows: they were met so often that they cost more than they may.
-    pub fn pause(&mut self, windows: u32) {
-        self.over_budget += 1;
-        self.pause = windows;
-        let ids: Vec<FileId> = self.programs.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.order(id, false));
+    /// Leaves a program alone for so many windows: its probes were met so often that they cost more than they may.
+    pub fn pause(&mut self, id: FileId, windows: u32) {
+        if let Some(program) = self.programs.get_mut(&id) {
+            program.pause = windows;
+            self.over_budget += 1;
+            self.order(id, false);
+        }
     }
 
     fn order(&mut self, id: FileId, probe: bool) {
-        let Some(ordered) = self.programs.get_mut(&id).filter(|ordered| **ordered != probe) else {
+        let Some(program) = self.programs.get_mut(&id).filter(|it| it.ordered != probe) else {
             return;
         };
         let order = if probe { Order::Probe(id) } else { Order::Leave(id) };
         match self.orders.try_send(order) {
-            Ok(()) => *ordered = probe,
+            Ok(()) => program.ordered = probe,
             // The next window asks again.
             Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => {
@@ -154,7 +172,26 @@ enum ProbeError {
 }
 
 impl Work {
+    /// Measures what a probe costs: nobody is probed before that is known.
+    fn measure(&self) -> bool {
+        match self.probes.cost_ns() {
+            Ok(ProbeCost { ns, hits }) => {
+                self.counts.cost_ns.store(ns, Ordering::Relaxed);
+                self.counts.own_hits.store(hits, Ordering::Relaxed);
+                tracing::info!(cost_ns = ns, "locks of Go are probed");
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "locks of Go are not probed: what a probe costs is not known");
+                false
+            }
+        }
+    }
+
     fn run(mut self, orders: &Receiver<Order>) {
+        if !self.measure() {
+            return;
+        }
         while let Ok(order) = orders.recv() {
             match order {
                 Order::Leave(id) => drop(self.attached.remove(&id)),

@@ -1,14 +1,17 @@
 //! The locks of Go programs on their way through the loop: who is probed, what it may cost, and the waits as they come.
 
 use super::Intake;
+use crate::address::FileId;
 use crate::aggregate::{WaitSum, WindowWait};
 use crate::bpf::{RawLockWait, Statistics};
 use crate::engine::Sampling;
-use crate::limits::{PROBE_PAUSE_WINDOWS, PROBE_SHARE_MAX};
+use crate::limits::{PROBE_PAUSE_WINDOWS, PROBE_SHARE_MAX, PROBED_FILES_MAX};
+use crate::normalize::Frame;
 use crate::probes::keeper::{LockKeeper, ProbeCounts};
 use crate::process::files::Files;
 use agent_ebpf::wait::CHANCE_ONE;
 use agent_ebpf::{LockCounters, WaitClass, WaitFacts};
+use hashbrown::HashMap;
 use std::sync::Arc;
 
 /// What happened so far, for the metrics.
@@ -24,25 +27,15 @@ pub struct GoLockCounts {
 #[derive(Debug, Default)]
 pub(super) struct GoLocks {
     keeper: Option<LockKeeper>,
-    /// What a hit costs whoever meets it, nanoseconds.
-    cost_ns: u64,
 }
 
 impl GoLocks {
-    /// Measures what a probe costs, and begins.
+    /// Begins.
     pub(super) fn start(sampler: &dyn Sampling, files: &Arc<Files>) -> Self {
         let Some(probes) = sampler.lock_probes() else { return Self::default() };
-        let cost_ns = match probes.cost_ns() {
-            Ok(cost_ns) => cost_ns,
-            Err(error) => {
-                tracing::warn!(%error, "locks of Go are not probed: what a probe costs is not known");
-                return Self::default();
-            }
-        };
-        tracing::info!(cost_ns, "locks of Go are probed");
         let keeper = LockKeeper::start(probes, Arc::clone(files) as _);
         let keeper = keeper.inspect_err(|error| tracing::warn!(%error, "no thread for probes"));
-        Self { keeper: keeper.ok(), cost_ns }
+        Self { keeper: keeper.ok() }
     }
 
     /// Has programs probed that came since the last look.
@@ -53,33 +46,53 @@ impl GoLocks {
     /// What happened so far; `now`: when the last window ended.
     pub(super) fn counts(&self, now: &Statistics) -> GoLockCounts {
         let probes = self.keeper.as_ref().map(LockKeeper::counts).unwrap_or_default();
-        GoLockCounts { probes, programs: now.locks }
+        let hits = now.locks.hits.saturating_sub(probes.own_hits);
+        GoLockCounts { probes, programs: LockCounters { hits, ..now.locks } }
     }
 
-    /// A window ends: leaves alone what nobody maps, and everything if the probes cost too much.
+    /// A window ends: leaves alone what nobody maps, and programs whose probes cost too much.
     pub(super) fn seal(
         &mut self,
         files: &Files,
         (before, now): (&Statistics, &Statistics),
-        ns: u64,
+        (waits, ns): (HashMap<FileId, u64>, u64),
     ) {
         let Some(keeper) = &mut self.keeper else { return };
-        let hits = now.locks.hits.saturating_sub(before.locks.hits);
+        let ProbeCounts { cost_ns, .. } = keeper.counts();
+        let since = |of: fn(&LockCounters) -> u64| of(&now.locks).saturating_sub(of(&before.locks));
         // What takes the stacks is not in the cost of a hit.
-        let stacks_ns = now.locks.run_ns.saturating_sub(before.locks.run_ns);
-        let cost_ns = hits.saturating_mul(self.cost_ns).saturating_add(stacks_ns);
+        let stack_ns = since(|it| it.run_ns) / since(|it| it.sent).max(1);
+        let wait_ns = cost_ns.saturating_mul(2).saturating_add(stack_ns);
         let cpus = u64::try_from(now.cpus.len()).unwrap_or(1);
-        if cost_ns > ns.saturating_mul(cpus) / PROBE_SHARE_MAX {
+        let budget_ns = ns.saturating_mul(cpus) / PROBE_SHARE_MAX;
+        for (id, cost_ns) in too_much(waits, wait_ns, budget_ns) {
+            let (file, pause_s) = (id.0, u64::from(PROBE_PAUSE_WINDOWS) * ns / 1_000_000_000);
             tracing::warn!(
-                hits,
+                file,
                 cost_ns,
-                "locks of Go are not probed for a minute: they cost too much"
+                pause_s,
+                "the locks of a Go program are not probed for a while: they cost too much"
             );
-            keeper.pause(PROBE_PAUSE_WINDOWS);
-            return;
+            keeper.pause(id, PROBE_PAUSE_WINDOWS);
         }
         keeper.tidy(files);
     }
+}
+
+/// The programs whose probes cost most, until the rest is within the budget.
+fn too_much(
+    waits: HashMap<FileId, u64>,
+    wait_ns: u64,
+    budget_ns: u64,
+) -> impl Iterator<Item = (FileId, u64)> {
+    let mut costs: Vec<(FileId, u64)> =
+        waits.into_iter().map(|(id, waits)| (id, waits.saturating_mul(wait_ns))).collect();
+    costs.sort_unstable_by_key(|(id, cost_ns)| (*cost_ns, *id));
+    let mut within_ns = 0_u64;
+    costs.into_iter().skip_while(move |(_, cost_ns)| {
+        within_ns = within_ns.saturating_add(*cost_ns);
+        within_ns <= budget_ns
+    })
 }
 
 impl Intake {
@@ -90,6 +103,11 @@ impl Intake {
             return;
         }
         let sample = self.normalized(sample);
+        if let Some(Frame::Native { file, .. }) = sample.frames.first()
+            && (self.lock_waits.len() < PROBED_FILES_MAX || self.lock_waits.contains_key(&file.id))
+        {
+            *self.lock_waits.entry(file.id).or_default() += 1;
+        }
         let facts = WaitFacts {
             class: WaitClass::Goroutine as u32,
             chance: CHANCE_ONE,
@@ -105,5 +123,24 @@ impl Intake {
             facts: Some(&facts),
         };
         self.window.add_wait(&wait, WaitSum { ns: sample.time.since(*since), count: 1 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dearest_programs_are_left_alone() {
+        let check = |waits: &[(u32, u64)], budget_ns: u64, expected: &[u32]| {
+            let waits = waits.iter().map(|&(id, waits)| (FileId(id), waits)).collect();
+            let left: Vec<u32> = too_much(waits, 10, budget_ns).map(|(id, _)| id.0).collect();
+            assert_eq!(left, expected);
+        };
+        check(&[(1, 5), (2, 3)], 80, &[]);
+        check(&[(1, 5), (2, 3)], 79, &[1]);
+        check(&[(1, 5), (2, 3), (3, 4)], 30, &[3, 1]);
+        check(&[(1, 1)], 0, &[1]);
+        check(&[], 0, &[]);
     }
 }
