@@ -67,6 +67,32 @@ fn a_wait_longer_than_windows() {
     assert_eq!(count(&all, "sleep"), truth.waits, "each is counted once, where it ends");
 }
 
+/// A process that slept before the agent came, and never wakes: from then on its time is told, without a stack.
+#[test]
+fn a_wait_since_before_the_agent() {
+    if !need::bpf() {
+        return;
+    }
+    let mut command = Command::new("sleep");
+    command.arg("100");
+    let program = Running::start(command);
+    std::thread::sleep(Duration::from_millis(300));
+    let sink = Sink::start();
+    let agent = Agent::start(&sink.url(), &AgentOptions::at(19));
+    let begin = std::time::Instant::now();
+    std::thread::sleep(Duration::from_secs(6));
+    let told = begin.elapsed();
+    agent.stop();
+    let all = waits(&sink.requests());
+    let sleeps = all.iter().filter(|it| it.pid == program.pid() && it.is_off_cpu());
+    let slept: u64 = sleeps.filter(|it| it.reason == "sleep").map(|it| it.value).sum();
+    let told = told.as_secs_f64();
+    let share = number(slept) / 1e9 / told;
+    need::figure(&format!("{share:.3} of {told:.2} s of a sleep since before the agent"));
+    // The agent looks at all threads one after the other when it comes, and closes its last window when it goes.
+    assert!((0.8..1.1).contains(&share), "{slept} ns of {told} s");
+}
+
 /// A process ends while its threads wait.
 #[test]
 fn threads_that_never_wake() {

@@ -25,6 +25,10 @@ pub struct WaitObservation {
     pub lock_kind: String,
     /// `lock.address`; empty if it was not sent.
     pub lock_address: String,
+    /// `lock.name`; empty if it was not sent.
+    pub lock_name: String,
+    /// `lock.owner.tid`; 0 if it was not sent.
+    pub lock_owner: i64,
     /// First instant of its window, Unix nanoseconds.
     pub window_ns: u64,
     /// Leaf first.
@@ -89,20 +93,26 @@ pub fn waits(requests: &[Vec<u8>]) -> Vec<WaitObservation> {
                 unit: tables.text(kind.unit_strindex).to_owned(),
                 value: u64::try_from(value).expect("nobody waits backwards"),
                 pid: labels.pid,
-                tid: match attribute("thread.id") {
-                    Some(Value::IntValue(tid)) => tid,
-                    _ => 0,
-                },
+                tid: number_of(attribute("thread.id")),
                 thread: text_of(attribute("thread.name")),
                 reason: text_of(attribute("off_cpu.reason")),
                 lock_kind: text_of(attribute("lock.kind")),
                 lock_address: text_of(attribute("lock.address")),
+                lock_name: text_of(attribute("lock.name")),
+                lock_owner: number_of(attribute("lock.owner.tid")),
                 window_ns: profile.time_unix_nano,
                 frames: tables.stack(sample.stack_index),
             });
         }
     });
     all
+}
+
+fn number_of(value: Option<Value>) -> i64 {
+    match value {
+        Some(Value::IntValue(number)) => number,
+        _ => 0,
+    }
 }
 
 fn text_of(value: Option<Value>) -> String {

@@ -32,6 +32,9 @@ pub struct WaitTruth {
     pub pid: u32,
     /// The thread that waited; 0 if it does not know.
     pub tid: i64,
+    /// The thread that lets it go; 0 if it does not know.
+    #[serde(default)]
+    pub holder: i64,
     /// Nanoseconds of all waits.
     pub waited_ns: u64,
     /// How many.
@@ -70,11 +73,33 @@ impl Program {
     #[must_use]
     pub fn start(&self, case: &str, milliseconds: u64, beside: bool) -> Running {
         let mut command = Command::new(&self.file);
-        command.args(&self.arguments).arg(case).arg(milliseconds.to_string());
+        self.tell(&mut command, case, milliseconds);
         if beside {
             command.arg("1");
         }
         Running::start(command)
+    }
+
+    /// Starts it in a PID namespace of its own, whose numbers it knows alone.
+    #[must_use]
+    pub fn start_in_namespace(&self, case: &str, milliseconds: u64) -> Running {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--mount-proc"]).arg(&self.file);
+        self.tell(&mut command, case, milliseconds);
+        Running::start(command)
+    }
+
+    /// What starts it in a shell.
+    #[must_use]
+    pub fn command_line(&self, case: &str, milliseconds: u64) -> String {
+        let file = self.file.to_string_lossy().into_owned();
+        let words = [file].into_iter().chain(self.arguments.iter().cloned());
+        let quoted: Vec<String> = words.map(|word| format!("'{word}'")).collect();
+        format!("{} {case} {milliseconds}", quoted.join(" "))
+    }
+
+    fn tell(&self, command: &mut Command, case: &str, milliseconds: u64) {
+        command.args(&self.arguments).arg(case).arg(milliseconds.to_string());
     }
 }
 

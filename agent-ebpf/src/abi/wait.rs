@@ -8,7 +8,7 @@
 pub enum WaitClass {
     /// None of the others: another system call, a signal, a debugger.
     Other = 0,
-    /// A time or a signal, by its own wish.
+    /// A time, by its own wish.
     Sleep = 1,
     /// A file, a pipe or a socket.
     Io = 2,
@@ -53,14 +53,15 @@ impl WaitClass {
 /// `arch/x86/entry/syscalls/syscall_64.tbl`). A power of two, because the programs mask the index.
 pub const SYSCALL_NUMBERS: usize = 512;
 
-const SLEEP: [u16; 4] = [34, 35, 128, 230];
-const POLL: [u16; 8] = [7, 23, 232, 215, 270, 271, 281, 441];
+const SLEEP: [u16; 2] = [35, 230];
+const POLL: [u16; 7] = [7, 23, 232, 270, 271, 281, 441];
 const FUTEX: [u16; 3] = [202, 449, 455];
-/// Read and write in all their forms, sockets, directories, what waits for a disk.
-const IO: [u16; 62] = [
-    0, 1, 2, 3, 4, 5, 6, 8, 17, 18, 19, 20, 26, 40, 42, 43, 44, 45, 46, 47, 74, 75, 76, 77, 78, 82,
-    83, 84, 85, 86, 87, 88, 89, 162, 187, 206, 208, 209, 217, 242, 243, 257, 258, 262, 263, 264,
-    275, 276, 277, 278, 285, 288, 295, 296, 299, 306, 307, 326, 327, 328, 332, 426,
+/// Read and write in all their forms, sockets, directories, what waits for a disk or for a lock of a file.
+const IO: [u16; 70] = [
+    0, 1, 2, 3, 4, 5, 6, 8, 17, 18, 19, 20, 26, 40, 42, 43, 44, 45, 46, 47, 69, 70, 72, 73, 74, 75,
+    76, 77, 78, 82, 83, 84, 85, 86, 87, 88, 89, 162, 187, 206, 208, 209, 217, 242, 243, 257, 258,
+    262, 263, 264, 267, 275, 276, 277, 278, 285, 288, 295, 296, 299, 306, 307, 316, 326, 327, 328,
+    332, 333, 426, 437,
 ];
 
 /// The class of a blocking system call, by its number.
@@ -135,10 +136,21 @@ pub struct WaitFacts {
     pub ip: u64,
 }
 
+/// What lay at the word of a futex wait and behind it when the thread left its CPU: locks keep their holder there.
+/// Stands behind [`WaitFacts`]; zero in other waits, and where it cannot be read.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockWords(pub [u32; LOCK_WORDS]);
+
+/// Words of 4 bytes: up to the writer of a rwlock of glibc's.
+pub const LOCK_WORDS: usize = 8;
+
 /// The chance of what is certain.
 pub const CHANCE_ONE: u32 = 1 << 16;
-/// [`WaitFacts`] in the record, in words.
+/// [`WaitFacts`] in the record, in words of 8 bytes.
 pub const WAIT_FACTS_WORDS: usize = size_of::<WaitFacts>() / 8;
+/// What stands in front of the frames of a wait, in words of 8 bytes.
+pub const WAIT_FRONT_WORDS: usize = WAIT_FACTS_WORDS + size_of::<LockWords>() / 8;
 
 /// A wait whose stack was sent is over.
 #[repr(C)]

@@ -4,6 +4,7 @@
 mod chance;
 mod go_locks;
 mod lifecycle;
+mod lock_words;
 mod maps;
 mod notes;
 mod record;

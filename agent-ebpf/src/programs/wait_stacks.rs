@@ -12,14 +12,14 @@ use super::maps::{COUNTERS, Scratch};
 use super::registers;
 use super::switches::{self, Wanted};
 use super::wait_maps::{THREADS, WAIT_COUNTERS, WAIT_DESK, WAIT_SCRATCH, WAIT_TAIL, WAITS};
-use super::{chance, record, stacks, walker};
+use super::{chance, lock_words, record, stacks, walker};
 use agent_ebpf::RecordKind;
 use agent_ebpf::limits::{
     FRAMES_PER_LOOP_STEP, FRAMES_PER_TAIL_CALL, USER_FRAMES_MAX, USER_FRAMES_TAIL_CALLS_MAX,
     WAIT_KERNEL_FRAMES_MAX, WAIT_WALK_NS_MAX,
 };
 use agent_ebpf::verifier::{limit32, low32};
-use agent_ebpf::wait::WAIT_FACTS_WORDS;
+use agent_ebpf::wait::WAIT_FRONT_WORDS;
 use aya_ebpf::EbpfContext as _;
 use aya_ebpf::bindings::{BPF_RB_AVAIL_DATA, BPF_RB_NO_WAKEUP};
 use aya_ebpf::helpers::generated::{
@@ -108,6 +108,7 @@ fn begin(ctx: &RawTracePointContext, wanted: &Wanted) -> Option<(*mut Scratch, b
     registers::read_current(scratch);
     record::fill_header(scratch, RecordKind::Wait, wanted.ids, wanted.now_ns);
     record::write_facts(scratch, wanted.facts);
+    lock_words::write(scratch, &wanted.facts);
     kernel_stack(ctx, scratch);
     Some((scratch, record::begin_walk(scratch, counters, low32(wanted.ids >> 32))))
 }
@@ -118,12 +119,12 @@ fn kernel_stack(ctx: &RawTracePointContext, scratch: *mut Scratch) {
     const BYTES: u32 = limit32(WAIT_KERNEL_FRAMES_MAX * 8);
     // SAFETY: only an address is taken.
     let frames = unsafe { &raw mut (*scratch).record.frames };
-    let frames = frames.cast::<u64>().wrapping_add(WAIT_FACTS_WORDS);
+    let frames = frames.cast::<u64>().wrapping_add(WAIT_FRONT_WORDS);
     // SAFETY: the helper writes at most the size that is passed, and the array is longer.
     let bytes = unsafe { bpf_get_stack(ctx.as_ptr(), frames.cast(), BYTES, 0) };
     let kernel = if bytes > 0 { low32(bytes.cast_unsigned() >> 3) & 0x7f } else { 0 };
     // SAFETY: a value of the scratch map.
-    unsafe { (*scratch).state.kernel_frames = kernel + const { limit32(WAIT_FACTS_WORDS) } };
+    unsafe { (*scratch).state.kernel_frames = kernel + const { limit32(WAIT_FRONT_WORDS) } };
 }
 
 /// Ships the record and closes the run.

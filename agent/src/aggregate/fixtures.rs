@@ -98,6 +98,7 @@ pub(crate) fn file(id: u32) -> Arc<MappedFile> {
         path: format!("/usr/lib/lib{id}.so"),
         facts: Some(FileFacts {
             segments: vec![segment(0x1000, 0x800, 0x8000), segment(0x20000, 0xa000, 0x10000)],
+            data: Vec::new(),
             gnu_build_id: proto::BuildId::new(&[byte; 20]),
             go_build_id: None,
             htlhash: proto::BuildId::new(&[byte; 16]).expect("not zero"),

@@ -5,6 +5,7 @@
 
 mod account;
 mod frame;
+mod holders;
 mod ledger;
 mod named;
 mod naming;
@@ -22,8 +23,8 @@ pub use account::{ProcessLedger, UNNAMED_REASONS};
 pub use frame::{ANONYMOUS_CODE, UNNAMED_KERNEL_CODE, marker_text};
 pub use ledger::{DROP_REASONS, DropReason, Gap, Ledger, OUTCOMES, WaitLedger};
 pub use named::{
-    Code, FoldedSample, FoldedWait, Location, LocationIndex, NamedWindow, NamingCounts,
-    ProcessSamples, StackIndex,
+    Code, FoldedHolder, FoldedSample, FoldedWait, Location, LocationIndex, LockPlace, NamedWindow,
+    NamingCounts, ProcessSamples, StackIndex,
 };
 pub use naming::{NameSources, NamingPatience, NamingSink, NamingThread, start_naming};
 pub use waits::WaitSum;

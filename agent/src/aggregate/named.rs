@@ -6,8 +6,9 @@ use crate::address::{AbsAddr, ElfAddr, FileOffset, Tid};
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::elf::SourceLine;
 use crate::normalize::{KernelRegion, MappedFile, Marker, ProcessIdentity, ProcessKey};
+use crate::path::file_name;
 use crate::symbolize::UnnamedReason;
-use crate::waits::{Wait, WaitReason};
+use crate::waits::{LockWait, Wait, WaitReason};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -103,8 +104,36 @@ pub struct FoldedWait {
     pub told: Wait,
     /// A goroutine waited, and its thread did other work: it is no time off the CPU.
     pub goroutine: bool,
+    /// The variable of a file that the lock is.
+    pub place: Option<LockPlace>,
     /// How long, and how many waits ended.
     pub sum: WaitSum,
+}
+
+/// A lock that is a variable of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockPlace {
+    /// Index into [`NamedWindow::files`].
+    pub file: u32,
+    /// Where in it.
+    pub address: ElfAddr,
+}
+
+/// A thread that held a lock while others waited for it, folded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoldedHolder {
+    /// Thread.
+    pub tid: Tid,
+    /// Name of the thread.
+    pub thread_name: Arc<str>,
+    /// Where it was meanwhile, on its CPU or off it.
+    pub stack: StackIndex,
+    /// The lock.
+    pub lock: LockWait,
+    /// The variable of a file that it is.
+    pub place: Option<LockPlace>,
+    /// Ticks of the clock at which it was there.
+    pub ticks: u64,
 }
 
 impl FoldedWait {
@@ -124,8 +153,19 @@ pub struct ProcessSamples {
     pub samples: Vec<FoldedSample>,
     /// Its waits.
     pub waits: Vec<FoldedWait>,
+    /// Who held what others waited for.
+    pub holders: Vec<FoldedHolder>,
     /// What became of its samples.
     pub ledger: ProcessLedger,
+}
+
+impl ProcessSamples {
+    /// Nothing of a process yet.
+    #[must_use]
+    pub fn of(process: Arc<ProcessIdentity>) -> Self {
+        let (samples, waits, holders, ledger) = Default::default();
+        Self { process, samples, waits, holders, ledger }
+    }
 }
 
 /// What went wrong while a window was named.
@@ -170,6 +210,8 @@ pub struct NamedWindow {
     pub locations: Vec<Location>,
     /// Distinct files.
     pub files: Vec<Arc<MappedFile>>,
+    /// Names of variables that are locks, as far as this host knows them.
+    pub lock_names: HashMap<LockPlace, Arc<str>>,
     /// What became of every tick.
     pub ledger: Ledger,
     /// What has no names and could have them.
@@ -207,9 +249,20 @@ impl NamedWindow {
             match known.get(&process).and_then(|place| self.processes.get_mut(*place)) {
                 Some(known) => known.ledger.add(&ledger),
                 None => {
-                    let (samples, waits) = Default::default();
-                    self.processes.push(ProcessSamples { process, samples, waits, ledger });
+                    self.processes.push(ProcessSamples { ledger, ..ProcessSamples::of(process) });
                 }
+            }
+        }
+    }
+
+    /// The name of a lock: its symbol, or its file and where in it.
+    #[must_use]
+    pub fn lock_name(&self, place: LockPlace) -> String {
+        match self.lock_names.get(&place) {
+            Some(name) => name.to_string(),
+            None => {
+                let path = self.files.get(place.file as usize).map_or("", |file| &file.path);
+                format!("{}+{:#x}", file_name(path), place.address.0)
             }
         }
     }

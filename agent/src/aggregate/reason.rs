@@ -4,7 +4,7 @@ use super::named::{Code, Location};
 use crate::address::AbsAddr;
 use crate::normalize::MappedFile;
 use crate::path::file_name;
-use crate::waits::{self, Machine, SystemCall, Wait, WaitFrame, WaitReason};
+use crate::waits::{self, Machine, Owners, SystemCall, Wait, WaitFrame, WaitReason};
 use agent_ebpf::wait::SYSCALL_CLASSES;
 use agent_ebpf::{WaitClass, WaitFacts};
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 /// Says what a wait is for; `stack` is leaf first. Without facts, where no stack was taken, its class says it.
 pub(super) fn tell<'a>(
     class: WaitClass,
-    facts: Option<WaitFacts>,
+    facts: Option<(WaitFacts, Owners)>,
     stack: impl Iterator<Item = &'a Location>,
     files: &'a [Arc<MappedFile>],
 ) -> Wait {
-    let Some(facts) = facts else { return Wait { reason: of_class(class), lock: None } };
+    let Some((facts, owners)) = facts else { return Wait { reason: of_class(class), lock: None } };
     if class == WaitClass::Goroutine {
         let (_, user) = functions(stack, files);
         let lock = waits::lock_of(&user, AbsAddr(facts.arguments[0]));
@@ -39,6 +39,7 @@ pub(super) fn tell<'a>(
         preempted: class == WaitClass::Preempted,
         kernel: &kernel,
         user: &user,
+        owners,
     })
 }
 

@@ -1,12 +1,14 @@
 //! The waits of a window: folded while it is open by what tells them apart, and once more when names have said what
 //! each was for. Samples of the clock are `window`'s.
 
-use super::named::{FoldedWait, Location, LocationIndex, ProcessSamples, StackIndex};
+use super::holders::{Span, ThreadAt, Told, ToldWaits};
+use super::named::{FoldedWait, Location, LocationIndex, LockPlace, ProcessSamples, StackIndex};
 use super::reason;
-use crate::address::Tid;
+use crate::address::{ElfAddr, Tid};
+use crate::clock::MonotonicNs;
 use crate::limits;
 use crate::normalize::MappedFile;
-use crate::waits::Wait;
+use crate::waits::{Owners, Wait};
 use agent_ebpf::{WaitClass, WaitFacts};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -29,6 +31,10 @@ struct KeyFacts {
     syscall: u64,
     /// Of a futex wait: the word, the operation, what it waits for.
     arguments: [u64; 3],
+    /// Who may hold the lock.
+    owners: Owners,
+    /// The variable of a file that the word is.
+    place: Option<LockPlace>,
 }
 
 impl WaitKey {
@@ -37,23 +43,32 @@ impl WaitKey {
         tid: Tid,
         class: WaitClass,
         facts: Option<&WaitFacts>,
+        (owners, place): (Owners, Option<LockPlace>),
     ) -> Self {
         let facts = facts.map(|facts| match class {
             WaitClass::Preempted => KeyFacts::default(),
             WaitClass::Futex | WaitClass::Goroutine => {
                 let &WaitFacts { syscall, arguments, .. } = facts;
                 let [word, operation, value, _] = arguments;
-                KeyFacts { syscall, arguments: [word, operation, value] }
+                KeyFacts { syscall, arguments: [word, operation, value], owners, place }
             }
             _ => KeyFacts { syscall: facts.syscall, ..KeyFacts::default() },
         });
         Self { process, tid, thread_name, stack, class, facts }
     }
 
-    fn facts(&self) -> Option<WaitFacts> {
-        let KeyFacts { syscall, arguments: [word, operation, value] } = self.facts?;
-        let arguments = [word, operation, value, 0];
-        Some(WaitFacts { class: self.class as u32, syscall, arguments, ..WaitFacts::default() })
+    fn facts(&self) -> Option<(WaitFacts, Owners)> {
+        let KeyFacts { syscall, arguments: [word, operation, value], owners, .. } = self.facts?;
+        let (class, arguments) = (self.class as u32, [word, operation, value, 0]);
+        Some((WaitFacts { class, syscall, arguments, ..WaitFacts::default() }, owners))
+    }
+
+    /// The variable that the lock is, which may begin before its word.
+    fn lock_place(&self, told: &Wait) -> Option<LockPlace> {
+        let KeyFacts { arguments: [word, ..], place, .. } = self.facts?;
+        let (place, start) = (place?, told.lock?.address?);
+        let before = word.checked_sub(start.0)?;
+        Some(LockPlace { address: ElfAddr(place.address.0.checked_sub(before)?), ..place })
     }
 }
 
@@ -62,6 +77,9 @@ impl WaitKey {
 pub(super) struct OpenWaits {
     places: HashMap<WaitKey, usize>,
     folded: Vec<(WaitKey, WaitSum)>,
+    /// When waits with a stack lasted.
+    spans: Vec<Span>,
+    pub(super) spans_dropped: u64,
 }
 
 /// Stacks, locations and files of a window.
@@ -86,16 +104,28 @@ impl WaitSum {
 
 impl OpenWaits {
     /// Adds a wait; false if there is no room.
-    pub(super) fn add(&mut self, key: WaitKey, sum: WaitSum) -> bool {
-        if let Some(&place) = self.places.get(&key) {
-            self.folded[place].1.add(sum);
-            return true;
+    pub(super) fn add(
+        &mut self,
+        key: WaitKey,
+        sum: WaitSum,
+        span: Option<(MonotonicNs, MonotonicNs)>,
+    ) -> bool {
+        let place = match self.places.get(&key) {
+            Some(&place) => place,
+            None if self.folded.len() >= limits::WINDOW_WAITS_MAX => return false,
+            None => {
+                self.places.insert(key, self.folded.len());
+                self.folded.push((key, WaitSum::default()));
+                self.folded.len() - 1
+            }
+        };
+        self.folded[place].1.add(sum);
+        let Some((from, until)) = span else { return true };
+        if self.spans.len() < limits::WINDOW_SPANS_MAX {
+            self.spans.push(Span { place, from, until, ns: sum.ns });
+        } else {
+            self.spans_dropped += 1;
         }
-        if self.folded.len() >= limits::WINDOW_WAITS_MAX {
-            return false;
-        }
-        self.places.insert(key, self.folded.len());
-        self.folded.push((key, sum));
         true
     }
 
@@ -116,25 +146,27 @@ impl OpenWaits {
         }
     }
 
-    /// Folds by reason, into the processes. `places` are those of the settled stacks.
+    /// Says what each was for, and folds by that, into the processes. `places` are those of the settled stacks.
     pub(super) fn into_processes(
         self,
         processes: &mut [ProcessSamples],
         thread_names: &[Arc<str>],
         (stacks, locations, files): NamedStacks<'_>,
         places: &[u32],
-    ) {
-        type NamedKey = (u32, Tid, u32, u32, Wait, bool);
+    ) -> ToldWaits {
+        type NamedKey = (u32, Tid, u32, u32, Wait, Option<LockPlace>, bool);
         let mut known: HashMap<NamedKey, usize> = HashMap::with_capacity(self.folded.len());
+        let mut all = Vec::with_capacity(self.folded.len());
         for (key, sum) in self.folded {
             let stack = places[key.stack as usize];
             let frames = stacks[stack as usize].iter().map(|at| &locations[at.0 as usize]);
             let told = reason::tell(key.class, key.facts(), frames, files);
+            let place = key.lock_place(&told);
             let waits = &mut processes[key.process as usize].waits;
             let goroutine = key.class == WaitClass::Goroutine;
-            let named = (key.process, key.tid, key.thread_name, stack, told, goroutine);
-            let place = *known.entry(named).or_insert(waits.len());
-            match waits.get_mut(place) {
+            let named = (key.process, key.tid, key.thread_name, stack, told, place, goroutine);
+            let at = *known.entry(named).or_insert(waits.len());
+            match waits.get_mut(at) {
                 Some(wait) => wait.sum.add(sum),
                 None => waits.push(FoldedWait {
                     tid: key.tid,
@@ -142,10 +174,15 @@ impl OpenWaits {
                     stack: StackIndex(stack),
                     told,
                     goroutine,
+                    place,
                     sum,
                 }),
             }
+            let lock = told.lock.map(|lock| (lock, place));
+            let WaitKey { process, tid, thread_name, .. } = key;
+            all.push(Told { thread: ThreadAt { process, tid, thread_name, stack }, lock });
         }
+        ToldWaits { all, spans: self.spans }
     }
 }
 
@@ -202,16 +239,18 @@ mod tests {
             stack_pointer: word,
             ..WaitFacts::default()
         };
-        let key = |class, facts: &WaitFacts| WaitKey::new([1, 2, 3], Tid(4), class, Some(facts));
+        let key = |class, facts: &WaitFacts| {
+            WaitKey::new([1, 2, 3], Tid(4), class, Some(facts), Default::default())
+        };
         let of = |class| (key(class, &facts(0, 1)), key(class, &facts(0, 2)));
         let (one, other) = of(WaitClass::Io);
         assert_eq!(one, other, "a buffer's address");
         let (one, other) = of(WaitClass::Futex);
         assert_ne!(one, other, "a lock's address");
         let mut waits = OpenWaits::default();
-        assert!(waits.add(one, WaitSum { ns: 5, count: 1 }));
-        assert!(waits.add(other, WaitSum { ns: 6, count: 0 }));
-        assert!(waits.add(one, WaitSum { ns: 7, count: 1 }));
+        assert!(waits.add(one, WaitSum { ns: 5, count: 1 }, None));
+        assert!(waits.add(other, WaitSum { ns: 6, count: 0 }, None));
+        assert!(waits.add(one, WaitSum { ns: 7, count: 1 }, None));
         assert_eq!((waits.folded.len(), waits.ns()), (2, 18));
         assert_eq!(waits.folded[0].1, WaitSum { ns: 12, count: 2 });
     }

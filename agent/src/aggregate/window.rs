@@ -1,9 +1,10 @@
 //! The open window: takes samples, keeps them folded, and becomes a [`NamedWindow`].
 
 use super::account::StackNames;
+use super::holders::{Holders, ThreadAt};
 use super::named::{
-    Code, FoldedSample, Location, LocationIndex, NamedWindow, NamingCounts, ProcessSamples,
-    StackIndex,
+    Code, FoldedSample, Location, LocationIndex, LockPlace, NamedWindow, NamingCounts,
+    ProcessSamples, StackIndex,
 };
 use super::settle::{self, Settled};
 use super::waits::{OpenWaits, WaitKey};
@@ -14,6 +15,7 @@ use crate::elf::Names;
 use crate::limits;
 use crate::normalize::{Frame, MappedFile, NormalizedSample, ProcessIdentity, ProcessKey};
 use crate::symbolize::UnnamedReason;
+use crate::waits::Owners;
 use agent_ebpf::{WaitClass, WaitFacts};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -52,6 +54,13 @@ struct SampleKey {
     stack: u32,
 }
 
+impl SampleKey {
+    const fn thread(self) -> ThreadAt {
+        let Self { process, tid, thread_name, stack } = self;
+        ThreadAt { process, tid, thread_name, stack }
+    }
+}
+
 /// Time that a thread waited, as a window takes it.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowWait<'a> {
@@ -67,6 +76,12 @@ pub struct WindowWait<'a> {
     pub class: WaitClass,
     /// More about it, where its stack was taken.
     pub facts: Option<&'a WaitFacts>,
+    /// Who may hold what it waits for.
+    pub owners: Owners,
+    /// The variable of a file that its futex word is.
+    pub place: Option<&'a (Arc<MappedFile>, ElfAddr)>,
+    /// When it lasted, where that is known and tells more than the sum.
+    pub span: Option<(MonotonicNs, MonotonicNs)>,
 }
 
 /// What a window holds at most.
@@ -153,6 +168,12 @@ impl Window {
         &mut self.accounts[process]
     }
 
+    /// Waits that found no room among those whose holder is sought.
+    #[must_use]
+    pub const fn spans_dropped(&self) -> u64 {
+        self.waits.spans_dropped
+    }
+
     /// Takes time that a thread waited, or counts it as dropped.
     pub fn add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) {
         if self.try_add_wait(wait, sum).is_none() {
@@ -161,13 +182,17 @@ impl Window {
     }
 
     fn try_add_wait(&mut self, wait: &WindowWait<'_>, sum: WaitSum) -> Option<()> {
-        let WindowWait { process, tid, thread_name, frames, class, facts } = *wait;
+        let WindowWait { process, tid, thread_name, frames, class, facts, .. } = *wait;
         let index = self.processes.get_or_insert(process, self.limits.processes)?;
         self.account(index);
         let stack = self.stack(process.key(), frames).ok()?;
         let thread_name = self.thread_names.get_or_insert(thread_name, self.limits.samples)?;
-        let key = WaitKey::new([index, thread_name, stack], tid, class, facts);
-        self.waits.add(key, sum).then_some(())
+        let place = wait.place.and_then(|(file, address)| {
+            Some(LockPlace { file: self.file(file)?, address: *address })
+        });
+        let lock = (wait.owners, place);
+        let key = WaitKey::new([index, thread_name, stack], tid, class, facts, lock);
+        self.waits.add(key, sum, wait.span).then_some(())
     }
 
     /// The number of a stack.
@@ -252,7 +277,7 @@ impl Window {
         if let Some(&index) = self.files.get(&file.id) {
             return Some(index);
         }
-        // Each file comes with a location of its own, so the limit of locations bounds files too.
+        // Each file comes with a location or a wait of its own, so their limits bound files too.
         let index = u32::try_from(self.file_list.len()).ok()?;
         self.files.insert(file.id, index);
         self.file_list.push(Arc::clone(file));
@@ -281,16 +306,18 @@ impl Window {
             .list
             .into_iter()
             .zip(self.accounts)
-            .map(|(process, ledger)| {
-                let (samples, waits) = Default::default();
-                ProcessSamples { process, samples, waits, ledger }
-            })
+            .map(|(process, ledger)| ProcessSamples { ledger, ..ProcessSamples::of(process) })
             .collect();
+        let named_stacks = (&stacks[..], &locations[..], &self.file_list[..]);
+        let thread_names = &self.thread_names.list;
+        let told = self.waits.into_processes(&mut processes, thread_names, named_stacks, &places);
+        let mut holders = Holders::of(&told, self.period_ns);
         let mut known: HashMap<SampleKey, usize> = HashMap::with_capacity(self.folded.len());
         for (key, times) in self.folded {
             let ProcessSamples { samples, ledger, .. } = &mut processes[key.process as usize];
             ledger.count_frames(StackNames::of(&names, StackIndex(key.stack)), times.len() as u64);
             let key = SampleKey { stack: places[key.stack as usize], ..key };
+            holders.add_samples(key.thread(), &times);
             let position = *known.entry(key).or_insert(samples.len());
             if position == samples.len() {
                 samples.push(FoldedSample {
@@ -302,8 +329,8 @@ impl Window {
             }
             samples[position].times.extend(times.into_iter().map(|time| wall.to_unix(time)));
         }
-        let named = (&stacks[..], &locations[..], &self.file_list[..]);
-        self.waits.into_processes(&mut processes, &self.thread_names.list, named, &places);
+        holders.into_processes(&mut processes, thread_names);
+        let lock_names = lock_names(&processes, &self.file_list, namer);
         for sample in processes.iter_mut().flat_map(|process| &mut process.samples) {
             sample.times.sort_unstable(); // CPUs are drained one after the other.
         }
@@ -317,10 +344,36 @@ impl Window {
             stacks,
             locations,
             files: self.file_list,
+            lock_names,
             ledger,
             naming: NamingCounts::default(),
         }
     }
+}
+
+/// Names the variables of files that are locks.
+fn lock_names(
+    processes: &[ProcessSamples],
+    files: &[Arc<MappedFile>],
+    namer: &mut dyn Namer,
+) -> HashMap<LockPlace, Arc<str>> {
+    let waits = processes.iter().flat_map(|process| &process.waits);
+    let mut by_file: HashMap<u32, Vec<ElfAddr>> = HashMap::new();
+    for LockPlace { file, address } in waits.filter_map(|wait| wait.place) {
+        by_file.entry(file).or_default().push(address);
+    }
+    let mut names = HashMap::new();
+    for (file, mut addresses) in by_file {
+        addresses.sort_unstable();
+        addresses.dedup();
+        let found = namer.native(&files[file as usize], &addresses);
+        for (address, lines) in addresses.into_iter().zip(found) {
+            if let Some(line) = lines.ok().and_then(|lines| lines.into_iter().next()) {
+                names.insert(LockPlace { file, address }, line.function.into());
+            }
+        }
+    }
+    names
 }
 
 /// Names all locations: files are asked once each, with all their addresses.

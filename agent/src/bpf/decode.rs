@@ -6,7 +6,7 @@ use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::limits::STACK_BYTES_MAX;
 use agent_ebpf::lock::{LOCK_FACTS_WORDS, LockFacts};
-use agent_ebpf::wait::{CHANCE_ONE, WAIT_CLASSES, WAIT_FACTS_WORDS};
+use agent_ebpf::wait::{CHANCE_ONE, LockWords, WAIT_CLASSES, WAIT_FRONT_WORDS};
 use agent_ebpf::{
     ClassTotals, FRAME_EXACT, Inherited, Outcome, ProcessEntry, REGISTERS, RecordKind,
     SampleHeader, StackTail, ThreadEnd, UnknownMapping, WaitClass, WaitEnd, WaitFacts,
@@ -128,6 +128,10 @@ fn raw_wait(bytes: &[u8], with_stack: bool) -> Option<RawWait> {
     let mut sample = sample(bytes, with_stack)?;
     let facts = bytes.get(size_of::<SampleHeader>()..)?;
     let argument = |at: usize| u64_at(facts, offset_of!(WaitFacts, arguments) + at * 8);
+    let mut words = LockWords::default();
+    for (place, word) in words.0.iter_mut().enumerate() {
+        *word = u32_at(facts, size_of::<WaitFacts>() + place * 4)?;
+    }
     let facts = WaitFacts {
         class: u32_at(facts, offset_of!(WaitFacts, class))?,
         chance: u32_at(facts, offset_of!(WaitFacts, chance))?,
@@ -136,12 +140,12 @@ fn raw_wait(bytes: &[u8], with_stack: bool) -> Option<RawWait> {
         stack_pointer: u64_at(facts, offset_of!(WaitFacts, stack_pointer))?,
         ip: u64_at(facts, offset_of!(WaitFacts, ip))?,
     };
-    if sample.kernel.len() < WAIT_FACTS_WORDS || !(1..=CHANCE_ONE).contains(&facts.chance) {
+    if sample.kernel.len() < WAIT_FRONT_WORDS || !(1..=CHANCE_ONE).contains(&facts.chance) {
         return None;
     }
-    sample.kernel.drain(..WAIT_FACTS_WORDS);
+    sample.kernel.drain(..WAIT_FRONT_WORDS);
     let class = WaitClass::from_number(facts.class)?;
-    Some(RawWait { sample, class, chance: facts.chance, facts })
+    Some(RawWait { sample, class, chance: facts.chance, facts, words })
 }
 
 fn waiting_thread(bytes: &[u8]) -> Option<WaitingThread> {

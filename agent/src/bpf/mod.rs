@@ -30,6 +30,7 @@ pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
+use agent_ebpf::wait::LockWords;
 use agent_ebpf::{
     Outcome, ProcessEntry, REGISTERS, UserRegisters, WaitClass, WaitFacts, WaitingThread,
 };
@@ -177,6 +178,8 @@ pub struct RawWait {
     pub chance: u32,
     /// All that the programs know of the wait.
     pub facts: WaitFacts,
+    /// What lay at the word of a futex wait.
+    pub words: LockWords,
 }
 
 /// The sums of one thread, as they were between two times.

@@ -9,13 +9,13 @@ use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
 use super::waits::Waits;
 use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, ThreadReading, decode, loader};
-use crate::address::Pid;
+use crate::address::{Pid, Tid};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL_RECORDS_MAX};
 use agent_ebpf::limits::{
     RING_BYTES_FOR_STACKS, RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS,
 };
-use agent_ebpf::{Counters, LockCounters, UserRegisters};
+use agent_ebpf::{Counters, LockCounters, UserRegisters, WaitingThread};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
@@ -322,6 +322,18 @@ impl Sampler {
     /// If the kernel refuses.
     pub fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
         self.waits.as_ref().map_or(Ok(()), |waits| waits.threads(each))
+    }
+
+    /// A thread waits that no switch told of; false if it is known, or there is no room.
+    pub fn begin_wait(&mut self, tid: Tid, thread: &WaitingThread) -> bool {
+        self.waits.as_mut().is_some_and(|waits| waits.begin(tid, thread))
+    }
+
+    /// It did not wait: forgets what was begun, unless a switch has told of it since.
+    pub fn forget_wait(&mut self, tid: Tid, begun: &WaitingThread) {
+        if let Some(waits) = &mut self.waits {
+            waits.forget(tid, begun);
+        }
     }
 
     /// Kernel memory of the maps of fixed size, bytes; the slabs of the tables come on top

@@ -85,6 +85,20 @@ impl Waits {
         }
     }
 
+    /// Puts a thread into the map, if it is not there.
+    pub(super) fn begin(&mut self, tid: Tid, thread: &WaitingThread) -> bool {
+        /// `BPF_NOEXIST` (include/uapi/linux/bpf.h).
+        const NEW: u64 = 1;
+        self.threads.insert(tid.0, thread, NEW).is_ok()
+    }
+
+    /// Takes it out, if it is as it was put in.
+    pub(super) fn forget(&mut self, tid: Tid, begun: &WaitingThread) {
+        if self.threads.get(&tid.0, 0).is_ok_and(|now| now == *begun) {
+            let _gone_already = self.threads.remove(&tid.0);
+        }
+    }
+
     /// What all CPUs counted.
     pub(super) fn counters(&self) -> Result<WaitCounters, BpfError> {
         let all = self.counters.get(&0, 0).map_err(BpfError::map("WAIT_COUNTERS"))?;

@@ -9,6 +9,7 @@ use crate::limits::{
 };
 use object::elf;
 use std::io::Read as _;
+use std::ops::Range;
 
 const HEADER_BYTES: u64 = 64;
 const SEGMENT_BYTES: u64 = 56;
@@ -239,6 +240,27 @@ impl<'a> Elf<'a> {
             .collect();
         found.sort_by_key(|segment| segment.address);
         found
+    }
+
+    /// True for an address of a variable.
+    pub(crate) fn is_writable(&self, address: u64) -> bool {
+        self.segments.iter().any(|it| {
+            it.kind == elf::PT_LOAD.0
+                && it.flags & elf::PF_W.0 != 0
+                && it.flags & elf::PF_X.0 == 0
+                && address.checked_sub(it.address).is_some_and(|at| at < it.memory_size)
+        })
+    }
+
+    /// Addresses of the `PT_LOAD` segments that are written to.
+    pub(crate) fn writable_segments(&self) -> Vec<Range<u64>> {
+        let writable = self
+            .segments
+            .iter()
+            .filter(|it| it.kind == elf::PT_LOAD.0 && it.flags & elf::PF_W.0 != 0);
+        writable
+            .filter_map(|it| Some(it.address..it.address.checked_add(it.memory_size)?))
+            .collect()
     }
 
     /// The first segment of a kind.

@@ -60,6 +60,8 @@ pub enum Runtime {
 pub struct FileFacts {
     /// Executable segments, ascending by address.
     pub segments: Vec<ExecutableSegment>,
+    /// Addresses of writable segments: variables.
+    pub data: Vec<Range<u64>>,
     /// GNU build id, if the file carries one.
     pub gnu_build_id: Option<BuildId>,
     /// Go build id, if the file carries one.

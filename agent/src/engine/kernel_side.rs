@@ -1,13 +1,13 @@
 //! What the engine needs of the kernel side, as traits: the loop is tested with others.
 
-use crate::address::{Generation, Pid};
+use crate::address::{Generation, Pid, Tid};
 use crate::bpf::{
     BpfError, LockProbes, Record, Sampler, Statistics, TableId, Tables, ThreadReading, WalkMapping,
 };
 use crate::clock::MonotonicNs;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
-use agent_ebpf::{ProcessEntry, UnwindRule};
+use agent_ebpf::{ProcessEntry, UnwindRule, WaitingThread};
 use std::time::Duration;
 
 /// A source of records in the order of their times.
@@ -53,6 +53,14 @@ pub trait Sampling {
         Ok(())
     }
 
+    /// A thread waits that no switch told of; false if it is known.
+    fn begin_wait(&mut self, _tid: Tid, _thread: &WaitingThread) -> bool {
+        false
+    }
+
+    /// It did not wait: forgets what was begun, unless the kernel side has gone on with it.
+    fn forget_wait(&mut self, _tid: Tid, _begun: &WaitingThread) {}
+
     /// What attaches to the locks of Go programs, where the kernel takes it.
     fn lock_probes(&self) -> Option<LockProbes> {
         None
@@ -93,6 +101,14 @@ impl Sampling for Sampler {
 
     fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
         Self::threads(self, each)
+    }
+
+    fn begin_wait(&mut self, tid: Tid, thread: &WaitingThread) -> bool {
+        Self::begin_wait(self, tid, thread)
+    }
+
+    fn forget_wait(&mut self, tid: Tid, begun: &WaitingThread) {
+        Self::forget_wait(self, tid, begun);
     }
 
     fn lock_probes(&self) -> Option<LockProbes> {

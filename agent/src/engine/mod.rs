@@ -12,6 +12,7 @@ mod preload;
 mod sampling;
 #[cfg(test)]
 mod tests;
+mod waiting_before;
 mod walked;
 
 pub use control::Control;

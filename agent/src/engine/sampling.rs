@@ -5,6 +5,7 @@ use self::needs::Needs;
 use super::held::{Held, HeldCounts, HeldSample};
 use super::kernel_side::Sampling;
 use super::off_cpu::{OffCpu, OffCpuCounts};
+use super::waiting_before::WaitingBefore;
 use super::walked::{Published, walk_on};
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
@@ -22,6 +23,7 @@ use crate::normalize::{self, Frame, NormalizedSample};
 use crate::process::compile::Compilers;
 use crate::process::files::{FileCounts, Files};
 use crate::process::host::Host;
+use crate::process::inner_threads::InnerThreads;
 use crate::process::looks::{LookCounts, Looks};
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
 use crate::process::table::{ProcessCounts, ProcessTable};
@@ -107,6 +109,7 @@ struct Intake {
     /// Those of waits, which are in [`OffCpu`] too.
     held_waits: Held,
     off_cpu: OffCpu,
+    inner_threads: InnerThreads,
     /// Threads that ended since the sums of all were read.
     threads_ended: HashSet<Tid>,
     /// Waits of goroutines that were probed in the open window, by program.
@@ -155,6 +158,7 @@ impl Engine {
                 held: Held::default(),
                 held_waits: Held::default(),
                 off_cpu: OffCpu::default(),
+                inner_threads: InnerThreads::new(Arc::clone(&host)),
                 threads_ended: HashSet::new(),
                 lock_waits: HashMap::new(),
                 ledger: Ledger::default(),
@@ -274,6 +278,7 @@ impl Engine {
         self.before = self.sampler.statistics()?;
         self.sampler.start()?;
         self.forget_earlier_waits()?;
+        let mut waiting_before = WaitingBefore::new(Arc::clone(&self.host), self.waiting_pids());
         let begin = monotonic_now();
         self.sampling_since = begin;
         self.open_window(begin);
@@ -301,6 +306,7 @@ impl Engine {
             self.tables.records_known_until(self.sampler.complete_until());
             self.walk_held();
             self.walk_held_waits();
+            waiting_before.go_on(self.sampler.as_mut());
             self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
             if now >= seal_at {
@@ -424,6 +430,7 @@ impl Engine {
         let period_ns = period_ns(&self.options);
         let next = Window::new(end, period_ns);
         let window = std::mem::replace(&mut self.intake.window, next);
+        self.intake.off_cpu.count_spans_dropped(window.spans_dropped());
         let sealed = SealedWindow { window, end, wall: WallOffset::read(), period_ns, ledger };
         let files: Arc<dyn OpenFiles> = Arc::clone(&self.files) as _;
         sink.window(sealed, &files);

@@ -60,6 +60,8 @@ pub const METRICS_HEADER_WAIT_MAX: Duration = Duration::from_secs(5);
 pub const RECORD_OBSERVATIONS_MAX: u64 = 32 << 20;
 /// Distinct stacks in one recording.
 pub const RECORD_STACKS_MAX: usize = 1 << 20;
+/// Distinct waits in one recording, and what holders of locks did: about 150 bytes each.
+pub const RECORD_WAITS_MAX: usize = 1 << 20;
 /// Distinct locations in one recording.
 pub const RECORD_LOCATIONS_MAX: usize = 1 << 20;
 /// Length of a recording that has neither a duration nor a command.

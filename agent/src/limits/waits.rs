@@ -35,5 +35,14 @@ pub const WAIT_THREADS_MAX: usize = agent_ebpf::limits::THREADS_MAX;
 pub const WAITS_PER_THREAD_MAX: usize = 4096;
 /// Windows after which a thread is forgotten that the kernel side knows no more: a reading can miss one.
 pub const READINGS_WITHOUT_THREAD_MAX: u64 = 3;
+/// Waits of one window with a stack whose times are kept, to see what holders of locks did meanwhile: 24 bytes each, five
+/// seconds of what 64 CPUs send.
+pub const WINDOW_SPANS_MAX: usize = 65_536;
+/// Processes whose threads' numbers in their PID namespace are kept.
+pub const INNER_PROCESSES_MAX: usize = 4096;
+/// Threads that are read about in one window for that, 20 us each.
+pub const INNER_THREADS_READ_MAX: usize = 2048;
+/// Threads that are looked at with one poll, to see which have waited since before the agent came: 30 us each.
+pub const ASLEEP_READ_PER_POLL: usize = 200;
 /// Distinct waits (process, thread, stack, reason) in one window; about 150 bytes each.
 pub const WINDOW_WAITS_MAX: usize = 262_144;

@@ -3,7 +3,7 @@
 use super::engine::Figure;
 
 /// Figures that only grow.
-pub(super) const SINCE_START: [Figure; 17] = [
+pub(super) const SINCE_START: [Figure; 18] = [
     ("switches", "Switches of CPUs between threads", |counts| counts.waits.switches),
     ("waits", "Waits of threads that ended", |counts| counts.waits.waits),
     ("waits_negative", "Waits that would have ended before they began", |counts| {
@@ -21,6 +21,11 @@ pub(super) const SINCE_START: [Figure; 17] = [
     ("wait_stacks_refused", "Stacks of waits that found no room in the agent", |counts| {
         counts.off_cpu.refused
     }),
+    (
+        "lock_holders_not_sought",
+        "Waits that found no room among those whose holder is sought",
+        |counts| counts.off_cpu.spans_dropped,
+    ),
     ("wait_ends_lost", "Ends of waits that found the ring buffer full", |counts| {
         counts.waits.ends_lost
     }),

@@ -215,6 +215,7 @@ impl ForeignFiles for FakeFiles {
         let runtime = if path.contains("python") { Runtime::Python } else { Runtime::Native };
         Ok(FileFacts {
             segments: vec![segment],
+            data: Vec::new(),
             gnu_build_id: BuildId::new(path.as_bytes()), // none for a long path
             go_build_id: None,
             htlhash: BuildId::new(&[1]).unwrap(),

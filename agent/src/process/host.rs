@@ -1,6 +1,8 @@
 //! The host's `/proc`: everything the agent asks about one process, bounded in bytes. Files of a process
 //! are opened beneath that process, so that containers and deleted files are right and no link leads out.
 
+mod asleep;
+mod inner;
 mod perf_map;
 mod pseudo;
 
@@ -13,6 +15,7 @@ use crate::address::{AbsAddr, Pid, Tid};
 use crate::clock::asleep_ns;
 use crate::limits::{CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, STAT_BYTES_MAX, VDSO_BYTES_MAX};
 use crate::path;
+pub use asleep::Asleep;
 use procfs::FromRead as _;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use std::fmt;
@@ -197,6 +200,31 @@ pub trait Host: fmt::Debug + Send + Sync {
     /// When the host has none.
     fn vdso(&self) -> io::Result<(u64, Vec<u8>)>;
 
+    /// The threads of a process.
+    ///
+    /// # Errors
+    /// When it is gone.
+    fn threads(&self, _pid: Pid) -> io::Result<Vec<Tid>> {
+        Ok(Vec::new())
+    }
+
+    /// What a thread waits for now; `None` if it does not.
+    ///
+    /// # Errors
+    /// When it is gone, or shielded.
+    fn asleep(&self, _task: Task) -> io::Result<Option<Asleep>> {
+        Ok(None)
+    }
+
+    /// Each thread of a process with its number in the process's own PID namespace, at most so many; nothing where that
+    /// is the host's.
+    ///
+    /// # Errors
+    /// When the process is gone.
+    fn inner_numbers(&self, _pid: Pid, _max: usize) -> io::Result<Vec<(Tid, u32)>> {
+        Ok(Vec::new())
+    }
+
     /// How long the host has slept until now, nanoseconds: start times of processes count it, kernel
     /// records do not. Asked whenever one is turned into the other, because a host may sleep again.
     fn asleep_ns(&self) -> u64 {
@@ -367,6 +395,18 @@ impl Host for ProcFs {
             }
         }
         Err(io::ErrorKind::NotFound.into())
+    }
+
+    fn threads(&self, pid: Pid) -> io::Result<Vec<Tid>> {
+        self.read_threads(pid)
+    }
+
+    fn asleep(&self, task: Task) -> io::Result<Option<Asleep>> {
+        self.read_asleep(task)
+    }
+
+    fn inner_numbers(&self, pid: Pid, max: usize) -> io::Result<Vec<(Tid, u32)>> {
+        self.read_inner_numbers(pid, max)
     }
 
     fn executable(&self, task: Task) -> io::Result<Vec<u8>> {

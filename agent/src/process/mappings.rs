@@ -150,6 +150,18 @@ impl MappingSet {
         self.mappings.get(at).filter(|mapping| mapping.start <= address)
     }
 
+    /// The file in whose variables an address lies, and where there. Files are mapped as a whole, their variables behind
+    /// their code.
+    #[must_use]
+    pub fn locate_data(&self, address: AbsAddr) -> Option<(&Arc<MappedFile>, ElfAddr)> {
+        let behind = self.mappings.partition_point(|mapping| mapping.start <= address);
+        let code = self.mappings.get(behind.checked_sub(1)?)?;
+        let file = code.file.as_ref()?;
+        let in_file = ElfAddr(address.0.wrapping_sub(code.bias?));
+        let data = &file.facts.as_ref()?.data;
+        data.iter().any(|range| range.contains(&in_file.0)).then_some((file, in_file))
+    }
+
     /// Where an address lies.
     #[must_use]
     pub fn locate(&self, address: AbsAddr) -> Location<'_> {

@@ -9,6 +9,7 @@ pub(crate) mod fake;
 pub mod files;
 pub mod host;
 mod identity;
+pub(crate) mod inner_threads;
 mod instance;
 pub mod looks;
 pub mod mappings;

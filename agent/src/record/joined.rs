@@ -2,18 +2,20 @@
 
 use crate::address::{FileId, Tid};
 use crate::aggregate::{
-    Code, DropReason, FoldedSample, FoldedWait, Ledger, Location, LocationIndex, NamedWindow,
-    NamingCounts, ProcessLedger, ProcessSamples, StackIndex,
+    Code, DropReason, FoldedHolder, FoldedSample, FoldedWait, Ledger, Location, LocationIndex,
+    LockPlace, NamedWindow, NamingCounts, ProcessSamples, StackIndex,
 };
 use crate::clock::{MonotonicNs, UnixNs};
 use crate::limits;
 use crate::normalize::{MappedFile, ProcessIdentity};
-use crate::waits::Wait;
+use crate::waits::{LockWait, Wait};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
 /// What makes two waits one: process, thread and its name, stack, what for, and whether a goroutine waited.
-type WaitKey = (usize, Tid, Arc<str>, StackIndex, Wait, bool);
+type WaitKey = (usize, Tid, Arc<str>, StackIndex, Wait, Option<LockPlace>, bool);
+/// What makes two holders one.
+type HolderKey = (usize, Tid, Arc<str>, StackIndex, LockWait, Option<LockPlace>);
 
 /// Windows joined so far.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub struct Joined {
     process_list: Vec<ProcessSamples>,
     samples: HashMap<SampleKey, usize>,
     waits: HashMap<WaitKey, usize>,
+    holders: HashMap<HolderKey, usize>,
+    lock_names: HashMap<LockPlace, Arc<str>>,
     ledger: Ledger,
     naming: NamingCounts,
     observations: u64,
@@ -57,16 +61,18 @@ impl Joined {
         self.extend_span(window);
         self.ledger.add(&window.ledger);
         self.naming.add(window.naming);
-        let locations = self.add_locations(window);
+        let files: Vec<u32> = window.files.iter().map(|file| self.add_file(file)).collect();
+        let locations = self.add_locations(window, &files);
+        let in_joined = |place: LockPlace| LockPlace { file: files[place.file as usize], ..place };
+        for (place, name) in &window.lock_names {
+            self.lock_names.insert(in_joined(*place), Arc::clone(name));
+        }
         let stacks: Vec<Result<StackIndex, DropReason>> =
             window.stacks.iter().map(|stack| self.add_stack(stack, &locations)).collect();
         for process in &window.processes {
             let position =
                 *self.processes.entry(Arc::clone(&process.process)).or_insert_with(|| {
-                    let process = Arc::clone(&process.process);
-                    let ledger = ProcessLedger::default();
-                    let (samples, waits) = Default::default();
-                    self.process_list.push(ProcessSamples { process, samples, waits, ledger });
+                    self.process_list.push(ProcessSamples::of(Arc::clone(&process.process)));
                     self.process_list.len() - 1
                 });
             self.process_list[position].ledger.add(&process.ledger);
@@ -74,7 +80,12 @@ impl Joined {
                 self.add_sample(position, stacks[sample.stack.0 as usize], sample);
             }
             for wait in &process.waits {
-                self.add_wait(position, stacks[wait.stack.0 as usize], wait);
+                let place = wait.place.map(in_joined);
+                self.add_wait(position, stacks[wait.stack.0 as usize], place, wait);
+            }
+            for holder in &process.holders {
+                let place = holder.place.map(in_joined);
+                self.add_holder(position, stacks[holder.stack.0 as usize], place, holder);
             }
         }
     }
@@ -93,6 +104,7 @@ impl Joined {
             stacks: self.stack_list,
             locations: self.locations,
             files: self.file_list,
+            lock_names: self.lock_names,
             ledger: self.ledger,
             naming: self.naming,
         })
@@ -112,8 +124,7 @@ impl Joined {
     }
 
     /// The joined index of each location of the window.
-    fn add_locations(&mut self, window: &NamedWindow) -> Vec<Option<LocationIndex>> {
-        let files: Vec<u32> = window.files.iter().map(|file| self.add_file(file)).collect();
+    fn add_locations(&mut self, window: &NamedWindow, files: &[u32]) -> Vec<Option<LocationIndex>> {
         let joined_code = |code| match code {
             Code::Native { file, address } => Code::Native { file: files[file as usize], address },
             Code::Unplaced { file, offset } => {
@@ -176,19 +187,47 @@ impl Joined {
         &mut self,
         process: usize,
         stack: Result<StackIndex, DropReason>,
+        place: Option<LockPlace>,
         wait: &FoldedWait,
     ) {
-        let Ok(stack) = stack else {
+        let full = self.waits.len() >= limits::RECORD_WAITS_MAX;
+        let waits = &mut self.process_list[process].waits;
+        let name = Arc::clone(&wait.thread_name);
+        let key = |stack| (process, wait.tid, name, stack, wait.told, place, wait.goroutine);
+        let position = match stack.map(key) {
+            Ok(key) if full => self.waits.get(&key).copied(),
+            Ok(key) => Some(*self.waits.entry(key).or_insert(waits.len())),
+            Err(_) => None,
+        };
+        let (Some(position), Ok(stack)) = (position, stack) else {
             self.ledger.waits.dropped_ns = self.ledger.waits.dropped_ns.saturating_add(wait.sum.ns);
             return;
         };
-        let waits = &mut self.process_list[process].waits;
-        let name = Arc::clone(&wait.thread_name);
-        let key = (process, wait.tid, name, stack, wait.told, wait.goroutine);
-        let position = *self.waits.entry(key).or_insert(waits.len());
         match waits.get_mut(position) {
             Some(known) => known.sum.add(wait.sum),
-            None => waits.push(FoldedWait { stack, ..wait.clone() }),
+            None => waits.push(FoldedWait { stack, place, ..wait.clone() }),
+        }
+    }
+
+    /// Adds what a holder did; of what found no room, the waits for it are counted.
+    fn add_holder(
+        &mut self,
+        process: usize,
+        stack: Result<StackIndex, DropReason>,
+        place: Option<LockPlace>,
+        holder: &FoldedHolder,
+    ) {
+        let Ok(stack) = stack else { return };
+        if self.holders.len() >= limits::RECORD_WAITS_MAX {
+            return;
+        }
+        let holders = &mut self.process_list[process].holders;
+        let name = Arc::clone(&holder.thread_name);
+        let key = (process, holder.tid, name, stack, holder.lock, place);
+        let position = *self.holders.entry(key).or_insert(holders.len());
+        match holders.get_mut(position) {
+            Some(known) => known.ticks = known.ticks.saturating_add(holder.ticks),
+            None => holders.push(FoldedHolder { stack, place, ..holder.clone() }),
         }
     }
 

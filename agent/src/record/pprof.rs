@@ -1,15 +1,16 @@
 //! pprof: sample types `samples`/`count` and `cpu`/`nanoseconds`, the latter the default and the last but for those
 //! of waits: `off_cpu_count`/`count` and `off_cpu`/`nanoseconds`, `lock_contentions`/`count` and `lock`/`nanoseconds`,
-//! `off_cpu_preempted`/`nanoseconds`. A type is a name here, so no two may have one.
+//! `off_cpu_preempted`/`nanoseconds`, `lock_holders`/`count`. A type is a name here, so no two may have one.
 
 use super::Contents;
 use crate::address::Tid;
-use crate::aggregate::{Code, FoldedWait, Location, NamedWindow, StackIndex};
+use crate::aggregate::{Code, FoldedWait, Location, LockPlace, NamedWindow, StackIndex};
 use crate::elf::SourceLine;
 use crate::normalize::MappedFile;
-use crate::waits::WaitReason;
+use crate::waits::{LockWait, WaitReason};
 use hashbrown::HashMap;
 use prost::Message as _;
+use proto::otlp::attribute;
 use proto::pprof::{Label, Mapping, Profile, ProfileBuilder, Sample};
 use std::io::Write;
 
@@ -50,33 +51,49 @@ pub fn pprof_profile(window: &NamedWindow, contents: Contents) -> Profile {
             writer.sample(sample.stack, value, labels);
         }
         for wait in process.waits.iter().filter(|_| contents == Contents::Both) {
+            let value = [&[0, 0], &values(wait)[..]].concat();
+            if value.iter().all(|value| *value == 0) {
+                continue; // a goroutine that waits for no lock is neither
+            }
             let mut labels = writer.labels(&process_labels, &wait.thread_name, wait.tid);
-            let reason = writer.builder.string(wait.told.reason.name());
-            labels.push(writer.text_label("off_cpu.reason", reason));
-            writer.sample(wait.stack, [&[0, 0], &values(wait)[..]].concat(), labels);
+            let reason = wait.told.reason.name();
+            labels.push(writer.label(attribute::OFF_CPU_REASON, reason));
+            if let Some(lock) = wait.told.lock {
+                labels.extend(writer.lock_labels(lock, wait.place));
+                let owner = lock.owner.map(|owner| owner.0);
+                labels.extend(owner.map(|tid| writer.number_label(attribute::LOCK_OWNER_TID, tid)));
+            }
+            writer.sample(wait.stack, value, labels);
+        }
+        for holder in process.holders.iter().filter(|_| contents == Contents::Both) {
+            let mut labels = writer.labels(&process_labels, &holder.thread_name, holder.tid);
+            labels.extend(writer.lock_labels(holder.lock, holder.place));
+            let value = [&[0; 2 + WAIT_TYPES.len() - 1][..], &[signed(holder.ticks)]].concat();
+            writer.sample(holder.stack, value, labels);
         }
     }
     writer.builder.finish()
 }
 
 /// Types and units of waits.
-const WAIT_TYPES: [(&str, &str); 5] = [
+const WAIT_TYPES: [(&str, &str); 6] = [
     ("off_cpu_count", "count"),
     ("off_cpu", "nanoseconds"),
     ("lock_contentions", "count"),
     ("lock", "nanoseconds"),
     ("off_cpu_preempted", "nanoseconds"),
+    ("lock_holders", "count"),
 ];
 
 /// The values of a wait in the order of [`WAIT_TYPES`].
 fn values(wait: &FoldedWait) -> [i64; WAIT_TYPES.len()] {
     let (ns, count) = (signed(wait.sum.ns), signed(wait.sum.count));
     match (wait.told.reason, wait.goroutine) {
-        (WaitReason::Preempted, _) => [0, 0, 0, 0, ns],
-        (WaitReason::Lock, false) => [count, ns, count, ns, 0],
-        (WaitReason::Lock, true) => [0, 0, count, ns, 0],
+        (WaitReason::Preempted, _) => [0, 0, 0, 0, ns, 0],
+        (WaitReason::Lock, false) => [count, ns, count, ns, 0, 0],
+        (WaitReason::Lock, true) => [0, 0, count, ns, 0, 0],
         (_, true) => [0; WAIT_TYPES.len()],
-        (_, false) => [count, ns, 0, 0, 0],
+        (_, false) => [count, ns, 0, 0, 0, 0],
     }
 }
 
@@ -249,6 +266,25 @@ impl Writer<'_> {
         let id = self.builder.mapping(mapping);
         self.mappings.insert(key, id);
         id
+    }
+
+    /// The labels of a lock, as its attributes are called elsewhere.
+    fn lock_labels(
+        &mut self,
+        lock: LockWait,
+        place: Option<LockPlace>,
+    ) -> impl Iterator<Item = Label> + use<> {
+        let kind = self.label(attribute::LOCK_KIND, lock.kind.name());
+        let address =
+            lock.address.map(|it| self.label(attribute::LOCK_ADDRESS, &format!("{:#x}", it.0)));
+        let window = self.window;
+        let name = place.map(|place| self.label(attribute::LOCK_NAME, &window.lock_name(place)));
+        [Some(kind), address, name].into_iter().flatten()
+    }
+
+    fn label(&mut self, key: &str, text: &str) -> Label {
+        let text = self.builder.string(text);
+        self.text_label(key, text)
     }
 
     fn text_label(&mut self, key: &str, str: i64) -> Label {

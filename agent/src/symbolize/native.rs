@@ -2,6 +2,7 @@
 //! information adds lines and inlined functions. A separate debug file of this host gives symbols too, if its
 //! build id is the same; what else it holds is the collector's to read.
 
+mod data;
 mod debug_info;
 pub(crate) mod functions;
 mod plt;
@@ -123,6 +124,13 @@ impl NativeNames {
             .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
         let debug_file = debug_file.and_then(|debug_file| debug_elf(&elf, debug_file));
         let table = self.symbol_table(id, (&elf, debug_file.as_ref()), until);
+        let variables = data::names(&elf, debug_file.as_ref(), addresses, until);
+        for (answer, name) in answers.iter_mut().zip(variables) {
+            if let (Err(UnnamedReason::NoSymbol), Some(function)) = (&*answer, name) {
+                let (system_name, file) = Default::default();
+                *answer = Ok(vec![SourceLine { function, system_name, file, line: 0 }]);
+            }
+        }
         let is_open = |names: &Names, address: &ElfAddr| {
             *names == Err(UnnamedReason::NoSymbol) && table.is_code(address.0)
         };

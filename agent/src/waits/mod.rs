@@ -2,15 +2,18 @@
 //! says it by the word that a futex wait expects ([`word`]), and otherwise by the system call ([`system_call`]).
 //! Pure: names and numbers in, an answer out.
 
+mod owner;
 mod rules;
 mod system_call;
 #[cfg(test)]
 mod tests;
 mod word;
 
+pub use owner::Owners;
 pub use system_call::{Machine, SystemCall};
 
-use crate::address::AbsAddr;
+use crate::address::{AbsAddr, Tid};
+use owner::OwnerPlace;
 
 /// What a wait is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -119,6 +122,8 @@ pub struct LockWait {
     pub kind: LockKind,
     /// Where it begins in its process; `None` where the futex word is not part of it.
     pub address: Option<AbsAddr>,
+    /// Who held it when the wait began, where the lock says so.
+    pub owner: Option<Tid>,
     /// How it was recognized.
     pub told_by: ToldBy,
 }
@@ -138,9 +143,13 @@ impl Wait {
     }
 
     /// What a rule says of a lock, at the word that is waited on.
-    fn of_lock(lock: rules::RuleLock, futex: Option<system_call::Futex>) -> Self {
+    fn of_lock(lock: rules::RuleLock, futex: Option<system_call::Futex>, owners: Owners) -> Self {
         let address = futex.and_then(|futex| lock.word.start(futex));
-        let lock = LockWait { kind: lock.kind, address, told_by: ToldBy::Rule };
+        // The kernel hands the word of such a lock to its next holder itself.
+        let inherits = futex.is_some_and(|futex| word::inherits_priority(futex.operation));
+        let place = if inherits { Some(OwnerPlace::Word) } else { lock.owner };
+        let owner = place.and_then(|place| owners.at(place));
+        let lock = LockWait { kind: lock.kind, address, owner, told_by: ToldBy::Rule };
         Self { reason: WaitReason::Lock, lock: Some(lock) }
     }
 }
@@ -165,6 +174,8 @@ pub struct WaitFacts<'a> {
     pub kernel: &'a [&'a str],
     /// User functions, leaf first.
     pub user: &'a [WaitFrame<'a>],
+    /// Who may hold the lock.
+    pub owners: Owners,
 }
 
 /// Says what the wait is for.
@@ -184,16 +195,16 @@ pub fn tell(facts: &WaitFacts<'_>) -> Wait {
             // After a signal the mutex is taken again, by a function that a stripped glibc does not name.
             let again = word::CONTENDED == futex.expected && word::WAIT == futex.operation;
             if again && !found.musl {
-                word::tell(futex, true)
+                word::tell(futex, true, facts.owners)
             } else {
                 Wait::of(WaitReason::Condvar)
             }
         }
         (Some(found), futex) => match found.told.lock {
-            Some(lock) => Wait::of_lock(lock, futex),
+            Some(lock) => Wait::of_lock(lock, futex, facts.owners),
             None => Wait::of(found.told.reason),
         },
-        (None, Some(futex)) => word::tell(futex, glibc),
+        (None, Some(futex)) => word::tell(futex, glibc, facts.owners),
         (None, None) => Wait::of(reason),
     }
 }
@@ -204,5 +215,5 @@ pub fn tell(facts: &WaitFacts<'_>) -> Wait {
 pub fn lock_of(user: &[WaitFrame<'_>], word: AbsAddr) -> Option<LockWait> {
     let lock = rules::find(user)?.told.lock?;
     let futex = system_call::Futex { operation: word::WAIT, word, expected: 0 };
-    Wait::of_lock(lock, Some(futex)).lock
+    Wait::of_lock(lock, Some(futex), Owners::default()).lock
 }

@@ -1,5 +1,6 @@
 //! Finds the rule that a stack meets. The rules are data: `rules.tsv`, where the way they work together is said too.
 
+use super::owner::OwnerPlace;
 use super::system_call::Futex;
 use super::{LockKind, WaitFrame, WaitReason};
 use crate::address::AbsAddr;
@@ -38,6 +39,8 @@ pub(super) struct Told {
 pub(super) struct RuleLock {
     pub(super) kind: LockKind,
     pub(super) word: Word,
+    /// Where it keeps its holder, if it does.
+    pub(super) owner: Option<OwnerPlace>,
 }
 
 /// Where the futex word lies in the lock.
@@ -66,7 +69,7 @@ impl Word {
 /// `struct __pthread_rwlock_arch_t` begins with `__readers`, `__writers`, `__wrphase_futex`, `__writers_futex`, aligned
 /// to 8 bytes. The two last hold 0, 1 or 3; readers are waited for on the first one only where writers are preferred, and
 /// it then counts readers in units of 8 (`nptl/pthread_rwlock_common.c`).
-fn glibc_rwlock_word(futex: Futex) -> u64 {
+pub(super) fn glibc_rwlock_word(futex: Futex) -> u64 {
     const PHASE: u64 = 8;
     const WRITERS: u64 = 12;
     const READER: u32 = 8;
@@ -162,11 +165,14 @@ pub(super) fn find(user: &[WaitFrame<'_>]) -> Option<Found> {
             break;
         };
         musl |= rule.library == "musl";
-        if let Some(told) = rule.told
-            && !libraries.contains(&rule.library)
-        {
+        let Some(told) = rule.told else { continue };
+        if !libraries.contains(&rule.library) {
             libraries.push(rule.library);
             decides = Some(told);
+        } else if libraries.last() == Some(&rule.library)
+            && let Some(lock) = decides.as_mut().and_then(|told| told.lock.as_mut())
+        {
+            lock.owner = lock.owner.or(told.lock.and_then(|lock| lock.owner));
         }
     }
     decides.map(|told| Found { told, musl })
@@ -186,11 +192,11 @@ pub(super) fn parse(text: &str) -> Result<Vec<Rule<'_>>, String> {
 fn parse_line(line: &str) -> Option<Rule<'_>> {
     let mut columns = line.split('\t');
     let mut next = || columns.next().filter(|column| !column.is_empty());
-    let (library, function, reason, kind, word, proof) =
-        (next()?, next()?, next()?, next()?, next()?, next()?);
-    let lock = match (kind, word) {
-        ("-", "-") => None,
-        _ => Some(RuleLock { kind: kind_of(kind)?, word: word_of(word)? }),
+    let (library, function, reason, kind, word, owner, proof) =
+        (next()?, next()?, next()?, next()?, next()?, next()?, next()?);
+    let lock = match (kind, word, owner) {
+        ("-", "-", "-") => None,
+        _ => Some(RuleLock { kind: kind_of(kind)?, word: word_of(word)?, owner: owner_of(owner)? }),
     };
     let told = match reason {
         "-" if lock.is_none() => None,
@@ -208,6 +214,17 @@ fn parse_line(line: &str) -> Option<Rule<'_>> {
 
 fn kind_of(kind: &str) -> Option<LockKind> {
     LockKind::ALL.into_iter().find(|known| known.name() == kind)
+}
+
+/// Answers what the column says, if it is to be understood.
+fn owner_of(owner: &str) -> Option<Option<OwnerPlace>> {
+    match owner {
+        "-" => Some(None),
+        "word" => Some(Some(OwnerPlace::Word)),
+        "mutex" => Some(Some(OwnerPlace::GlibcMutex)),
+        "writer" => Some(Some(OwnerPlace::GlibcWriter)),
+        _ => None,
+    }
 }
 
 fn word_of(word: &str) -> Option<Word> {

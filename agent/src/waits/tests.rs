@@ -2,8 +2,12 @@
 //! (`fixtures.tsv`), and small ones made by hand for what no program of this machine shows.
 
 use super::rules::{self, Word};
-use super::{LockKind, Machine, SystemCall, ToldBy, Wait, WaitFacts, WaitFrame, WaitReason, tell};
-use crate::address::AbsAddr;
+use super::{
+    LockKind, Machine, Owners, SystemCall, ToldBy, Wait, WaitFacts, WaitFrame, WaitReason, tell,
+};
+use crate::address::{AbsAddr, Tid};
+use agent_ebpf::WaitClass;
+use agent_ebpf::wait::{LockWords, SYSCALL_CLASSES};
 use std::collections::BTreeSet;
 
 const FIXTURES: &str = include_str!("fixtures.tsv");
@@ -141,7 +145,7 @@ fn each_rule_is_shown_by_a_stack_or_says_that_it_is_not() {
 fn check(call: Option<SystemCall>, kernel: &[&str], user: &[(&str, &str)], expected: &str) {
     let user: Vec<WaitFrame<'_>> =
         user.iter().map(|(function, file)| frame(function, file)).collect();
-    let facts = WaitFacts { system_call: call, preempted: false, kernel, user: &user };
+    let facts = WaitFacts { system_call: call, kernel, user: &user, ..WaitFacts::default() };
     assert_eq!(shown(tell(&facts)), expected);
 }
 
@@ -231,6 +235,50 @@ fn system_calls_tell_what_they_wait_for() {
     assert_eq!(tell(&preempted), Wait { reason: WaitReason::Preempted, lock: None });
 }
 
+/// The kernel side sums by class what is named by reason here.
+#[test]
+fn classes_are_those_of_the_reasons() {
+    for (number, class) in (0..).zip(SYSCALL_CLASSES) {
+        let facts = WaitFacts { system_call: Some(x86(number, [0; 3])), ..WaitFacts::default() };
+        let expected = match tell(&facts).reason {
+            WaitReason::Sleep => WaitClass::Sleep,
+            WaitReason::Io => WaitClass::Io,
+            WaitReason::Poll => WaitClass::Poll,
+            WaitReason::Futex | WaitReason::Lock => WaitClass::Futex,
+            _ => WaitClass::Other,
+        };
+        assert_eq!(class, expected as u8, "system call {number}");
+    }
+}
+
+#[test]
+fn the_holder_is_where_the_lock_keeps_it() {
+    let words = LockWords([11 | 1 << 31, 0, 12, 13, 14, 0, 16, 0]);
+    let check = |user: &[(&str, &str)], operation: u64, expected: u64, word: u64, owner: &[u32]| {
+        let call = x86(202, [word, operation, expected]);
+        let user: Vec<WaitFrame<'_>> = user.iter().map(|&(name, file)| frame(name, file)).collect();
+        let owners =
+            Owners::of(call, &words).threads(|number| (number != 13).then_some(Tid(number)));
+        let facts =
+            WaitFacts { system_call: Some(call), user: &user, owners, ..Default::default() };
+        let told = tell(&facts).lock.and_then(|lock| lock.owner);
+        assert_eq!(told.as_ref().map(|tid| tid.0).as_slice(), owner, "{user:?}");
+    };
+    let libc = "libc.so.6";
+    // The innermost function knows a word alone, its caller the mutex.
+    check(&[("__lll_lock_wait", libc), ("pthread_mutex_lock", libc)], 0x80, 2, 0x1000, &[12]);
+    check(&[("__lll_lock_wait", libc), ("fwrite", libc)], 0x80, 2, 0x1000, &[]);
+    check(&[("pthread_mutex_lock", libc)], 0x86, 0, 0x1000, &[11]);
+    check(&[("", libc)], 0x86, 0, 0x1000, &[11]);
+    // Waited on at 8, 12 and 0 bytes from its start; the thread at 12 is none.
+    check(&[("pthread_rwlock_rdlock", libc)], 0x80, 3, 0x1008, &[14]);
+    check(&[("pthread_rwlock_wrlock", libc)], 0x80, 3, 0x100c, &[]);
+    check(&[("pthread_rwlock_rdlock", libc)], 0x80, 8, 0x1000, &[16]);
+    check(&[("__timedwait", ""), ("pthread_mutex_timedlock", "")], 0x80, 3, 0x1004, &[11]);
+    check(&[("std::sys::sync::mutex::futex::Mutex::lock_contended", "")], 0x89, 2, 0x1000, &[]);
+    check(&[("pthread_cond_wait", libc)], 0x80, 8, 0x1000, &[]);
+}
+
 #[test]
 fn no_number_stands_for_two_reasons() {
     for machine in [Machine::X86_64, Machine::Aarch64] {
@@ -244,16 +292,18 @@ fn no_number_stands_for_two_reasons() {
 
 #[test]
 fn rules_that_are_damaged_are_refused() {
-    let good = "c\tf\tlock\tmutex\t+0\tunproven";
+    let good = "c\tf\tlock\tmutex\t+0\t-\tunproven";
     assert_eq!(rules::parse(good).unwrap()[0].told.unwrap().lock.unwrap().word, Word::At(0));
     for bad in [
-        "c\tf\tlock\t-\t-\tunproven",
-        "c\tf\tcondvar\tmutex\t+0\tunproven",
-        "c\tf\t-\tmutex\t+0\tunproven",
-        "c\tf\tlock\tmutex\t0\tunproven",
-        "c\tf\tlocks\tmutex\t+0\tunproven",
-        "c\tf\tlock\tmutex\t+0",
-        "c\tf\tlock\tmutex\t+0\tunproven\t",
+        "c\tf\tlock\t-\t-\t-\tunproven",
+        "c\tf\tcondvar\tmutex\t+0\t-\tunproven",
+        "c\tf\tcondvar\t-\t-\tmutex\tunproven",
+        "c\tf\t-\tmutex\t+0\t-\tunproven",
+        "c\tf\tlock\tmutex\t0\t-\tunproven",
+        "c\tf\tlock\tmutex\t+0\tme\tunproven",
+        "c\tf\tlocks\tmutex\t+0\t-\tunproven",
+        "c\tf\tlock\tmutex\t+0\t-",
+        "c\tf\tlock\tmutex\t+0\t-\tunproven\t",
     ] {
         assert!(rules::parse(bad).is_err(), "{bad}");
     }

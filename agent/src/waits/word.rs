@@ -8,6 +8,7 @@
 //! lock of unknown kind. musl's mutexes set the highest bit of `EBUSY` (`pthread_mutex_timedlock.c`). 1 would be
 //! `parking_lot`'s, for locks and condition variables alike, and all bits set are musl's rwlocks and semaphores.
 
+use super::owner::{OwnerPlace, Owners};
 use super::system_call::Futex;
 use super::{LockKind, LockWait, ToldBy, Wait, WaitReason};
 use crate::address::AbsAddr;
@@ -24,7 +25,8 @@ pub(super) const CONTENDED: u32 = 2;
 const MUSL_MUTEX: u32 = 16 | 1 << 31;
 
 /// Says what the wait is for; `glibc`: it is glibc's own code that waits.
-pub(super) fn tell(futex: Futex, glibc: bool) -> Wait {
+pub(super) fn tell(futex: Futex, glibc: bool, owners: Owners) -> Wait {
+    let lock = |futex: Futex, kind, offset| lock(futex, kind, offset, owners);
     match (futex.operation, futex.expected) {
         // Priority inheritance exists for locks alone.
         (LOCK_PI | LOCK_PI2, _) => lock(futex, LockKind::Mutex, 0),
@@ -36,8 +38,16 @@ pub(super) fn tell(futex: Futex, glibc: bool) -> Wait {
     }
 }
 
+/// True for the operations of locks that inherit priorities: their word holds the number of their holder.
+pub(super) const fn inherits_priority(operation: u32) -> bool {
+    matches!(operation, LOCK_PI | LOCK_PI2)
+}
+
 /// A lock whose word lies so far from its start.
-fn lock(futex: Futex, kind: LockKind, offset: u64) -> Wait {
+fn lock(futex: Futex, kind: LockKind, offset: u64, owners: Owners) -> Wait {
     let address = futex.word.0.checked_sub(offset).map(AbsAddr);
-    Wait { reason: WaitReason::Lock, lock: Some(LockWait { kind, address, told_by: ToldBy::Word }) }
+    let inherits = inherits_priority(futex.operation);
+    let owner = inherits.then(|| owners.at(OwnerPlace::Word)).flatten();
+    let lock = LockWait { kind, address, owner, told_by: ToldBy::Word };
+    Wait { reason: WaitReason::Lock, lock: Some(lock) }
 }

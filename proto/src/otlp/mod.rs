@@ -55,6 +55,10 @@ pub mod attribute {
     pub const LOCK_KIND: &str = "lock.kind";
     /// Vesta's: where a lock lies in its process, hexadecimal.
     pub const LOCK_ADDRESS: &str = "lock.address";
+    /// Vesta's: a lock in a file's data: `symbol+0x10`, or `file+0x` and its address in the file.
+    pub const LOCK_NAME: &str = "lock.name";
+    /// Vesta's: the thread that held a lock when the wait for it began.
+    pub const LOCK_OWNER_TID: &str = "lock.owner.tid";
 
     /// Vesta's: start of a process in nanoseconds since the host's boot; with the pid it names one
     /// process instance.

@@ -7,6 +7,8 @@ import java.util.concurrent.locks.ReentrantLock;
 public final class Waits {
     private static final long HELD_MS = 50;
     private static final long FREE_MS = 1;
+    /** Whoever watches has read by then what runs. */
+    private static final long BEFORE_MS = 500;
     private static final Object MONITOR = new Object();
     private static final ReentrantLock LOCK = new ReentrantLock();
     private static final AtomicLong WAITED_NS = new AtomicLong();
@@ -112,6 +114,7 @@ public final class Waits {
 
     public static void main(String[] arguments) throws Exception {
         Way way = WAYS.get(arguments[0]);
+        Thread.sleep(BEFORE_MS);
         start("holder", way.turn());
         start("waiter", way.await());
         Thread.sleep(Long.parseLong(arguments[1]));

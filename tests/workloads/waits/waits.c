@@ -26,6 +26,7 @@
 #define STAY __asm__ volatile("" ::: "memory")
 #define HELD_NS 50000000
 #define FREE_NS 1000000
+#define BEFORE_NS 250000000
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -161,11 +162,12 @@ static const struct way ways[] = {
 };
 static const struct way *way;
 static uint64_t waited_ns, waits, beside_locks;
-static int waiter_tid;
+static int waiter_tid, holder_tid;
 static sem_t begin;
 
 static void *hold(void *unused) {
     (void)unused;
+    holder_tid = (int)syscall(SYS_gettid);
     while (!stop) {
         if (way->in_step) {
             turn = turn + 1;
@@ -242,6 +244,7 @@ int main(int count, char **arguments) {
         if (strcmp(ways[i].name, arguments[1]) == 0) way = &ways[i];
     if (way == NULL) return 2;
     prepare();
+    rest(BEFORE_NS); /* whoever watches has read by then what runs */
     pthread_t holder, waiter, beside;
     pthread_create(&holder, NULL, hold, NULL);
     pthread_create(&waiter, NULL, wait_for_it, NULL);
@@ -256,8 +259,8 @@ int main(int count, char **arguments) {
     nanosleep(&time, NULL);
     stop = 1;
     rest(2 * (HELD_NS + FREE_NS));
-    printf("{\"case\":\"%s\",\"pid\":%d,\"tid\":%d,\"waited_ns\":%llu,\"waits\":%llu,\"lock\":%llu,\"beside\":%llu}\n", way->name,
-           (int)getpid(), waiter_tid, (unsigned long long)waited_ns, (unsigned long long)waits,
+    printf("{\"case\":\"%s\",\"pid\":%d,\"tid\":%d,\"holder\":%d,\"waited_ns\":%llu,\"waits\":%llu,\"lock\":%llu,\"beside\":%llu}\n", way->name,
+           (int)getpid(), waiter_tid, holder_tid, (unsigned long long)waited_ns, (unsigned long long)waits,
            (unsigned long long)(uintptr_t)way->lock, (unsigned long long)beside_locks);
     fflush(stdout);
     _exit(0);

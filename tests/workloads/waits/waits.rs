@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 const HELD: Duration = Duration::from_millis(50);
 const FREE: Duration = Duration::from_millis(1);
+/// Whoever watches has read by then what runs.
+const BEFORE: Duration = Duration::from_millis(250);
 /// What took less was no wait.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
@@ -198,6 +200,7 @@ fn main() {
         eprintln!("usage: waits CASE MILLISECONDS");
         std::process::exit(2);
     };
+    sleep(BEFORE);
     spawn(|| {
         while !STOP.load(Ordering::Relaxed) {
             (way.turn)(TURN.fetch_add(1, Ordering::Relaxed) + 1);

@@ -3,10 +3,10 @@
 use crate::address::{AbsAddr, Pid, Tid};
 use crate::bpf::{Record, decode};
 use crate::clock::MonotonicNs;
-use agent_ebpf::wait::{CHANCE_ONE, WAIT_CLASSES, WAIT_SITES};
+use agent_ebpf::wait::{CHANCE_ONE, LockWords, WAIT_CLASSES, WAIT_SITES};
 use agent_ebpf::{FRAME_EXACT, Outcome, RecordKind, ThreadEnd, WaitClass, WaitEnd, WaitFacts};
 
-/// Facts, then one kernel frame and one of the user's.
+/// Facts, the words of a lock, then one kernel frame and one of the user's.
 fn wait_bytes(class: u32, chance: u32, kernel_frames: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
     for word in [RecordKind::Wait as u32, 3, 100, 101] {
@@ -30,6 +30,10 @@ fn wait_bytes(class: u32, chance: u32, kernel_frames: u16) -> Vec<u8> {
         0,
         0x7fff_1000,
         0x40_1000,
+        2,
+        4711,
+        0,
+        0,
         0xffff_ffff_8100_0000,
         0x40_1000 | FRAME_EXACT,
     ];
@@ -39,7 +43,7 @@ fn wait_bytes(class: u32, chance: u32, kernel_frames: u16) -> Vec<u8> {
 
 #[test]
 fn a_wait_is_decoded_whole_or_not_at_all() {
-    let bytes = wait_bytes(WaitClass::Futex as u32, 77, 9);
+    let bytes = wait_bytes(WaitClass::Futex as u32, 77, 13);
     let Some((time, Record::Wait(wait))) = decode::wait(&bytes) else { panic!("a wait") };
     assert_eq!((time, wait.sample.time), (MonotonicNs(5_000), MonotonicNs(5_000)));
     assert_eq!((wait.sample.pid, wait.sample.tid), (Pid(100), Tid(101)));
@@ -53,6 +57,7 @@ fn a_wait_is_decoded_whole_or_not_at_all() {
         ip: 0x40_1000,
     };
     assert_eq!(wait.facts, facts);
+    assert_eq!(wait.words, LockWords([2, 0, 4711, 0, 0, 0, 0, 0]));
     assert_eq!(wait.sample.kernel, [AbsAddr(0xffff_ffff_8100_0000)]);
     assert_eq!(wait.sample.user.len(), 1);
     for length in 0..bytes.len() {
@@ -60,7 +65,7 @@ fn a_wait_is_decoded_whole_or_not_at_all() {
     }
     // A class that does not exist, no chance at all, more than certain, too few words for the facts.
     for (class, chance, kernel_frames) in
-        [(8, 77, 9), (4, 0, 9), (4, CHANCE_ONE + 1, 9), (4, 77, 7)]
+        [(8, 77, 13), (4, 0, 13), (4, CHANCE_ONE + 1, 13), (4, 77, 11)]
     {
         assert_eq!(
             decode::wait(&wait_bytes(class, chance, kernel_frames)),

@@ -8,12 +8,13 @@ mod shares;
 #[cfg(test)]
 mod tests;
 
-use crate::address::{Pid, Tid};
+use crate::address::{ElfAddr, Pid, Tid};
 use crate::aggregate::WaitSum;
 use crate::bpf::ThreadReading;
 use crate::clock::MonotonicNs;
 use crate::limits::{READINGS_WITHOUT_THREAD_MAX, WAIT_THREADS_MAX, WAITS_PER_THREAD_MAX};
-use crate::normalize::NormalizedSample;
+use crate::normalize::{MappedFile, NormalizedSample};
+use crate::waits::Owners;
 use agent_ebpf::wait::WAIT_CLASSES;
 use agent_ebpf::{ClassTotals, WaitClass, WaitFacts, WaitingThread};
 use hashbrown::HashMap;
@@ -30,13 +31,24 @@ pub(crate) struct TakenWait {
     pub(crate) class: WaitClass,
     /// All that the kernel side knows of it.
     pub(crate) facts: WaitFacts,
+    /// Threads that may hold what it waits for.
+    pub(crate) owners: Owners,
+    /// The variable of a file that the word is.
+    pub(crate) place: Option<(Arc<MappedFile>, ElfAddr)>,
 }
 
 /// What a window gets of a thread.
 #[derive(Debug)]
 pub(crate) enum Piece {
     /// With a stack.
-    Taken(Arc<TakenWait>),
+    Taken {
+        /// The wait.
+        wait: Arc<TakenWait>,
+        /// From when on it is of this window.
+        from: MonotonicNs,
+        /// Up to when.
+        until: MonotonicNs,
+    },
     /// Of waits of which no stack was taken.
     NotTaken {
         /// Process.
@@ -61,6 +73,8 @@ pub struct OffCpuCounts {
     pub ends_missed: u64,
     /// Stacks not kept, because a limit of threads or of waits of one was reached.
     pub refused: u64,
+    /// Waits of which no holder was looked for, because a window was full.
+    pub spans_dropped: u64,
     /// Nanoseconds in windows.
     pub ns: u64,
     /// Of these, without a stack.
@@ -71,6 +85,8 @@ pub struct OffCpuCounts {
 #[derive(Debug, Default)]
 pub(crate) struct OffCpu {
     threads: HashMap<Tid, Thread>,
+    /// Threads that ended since the last reading, and their processes: others of those may end after them.
+    gone: HashMap<Tid, u32>,
     /// Number of the reading that goes on.
     reading: u64,
     counts: OffCpuCounts,
@@ -78,6 +94,8 @@ pub(crate) struct OffCpu {
 
 #[derive(Debug, Default)]
 struct Thread {
+    /// Its process; 0 if it is not known.
+    tgid: u32,
     /// What earlier windows got, by class.
     told: [WaitSum; WAIT_CLASSES],
     /// In the order of their times; only the last may last.
@@ -104,7 +122,7 @@ impl Wait {
 /// One class of a thread while its window closes.
 #[derive(Debug, Default)]
 struct ClassSums {
-    waits: Vec<Arc<TakenWait>>,
+    waits: Vec<(Arc<TakenWait>, [MonotonicNs; 2])>,
     parts: Vec<Part>,
 }
 
@@ -117,14 +135,17 @@ impl OffCpu {
     pub(crate) fn taken(&mut self, taken: TakenWait, chance: u32) {
         self.counts.stacks += 1;
         let full = self.threads.len() >= WAIT_THREADS_MAX;
-        let tid = taken.sample.tid;
+        let (tid, tgid) = (taken.sample.tid, taken.sample.process.pid.0);
         if full && !self.threads.contains_key(&tid) {
             self.counts.refused += 1;
             return;
         }
         let reading = self.reading;
-        let thread =
-            self.threads.entry(tid).or_insert_with(|| Thread { reading, ..Thread::default() });
+        let thread = self.threads.entry(tid).or_insert_with(|| Thread {
+            tgid,
+            reading,
+            ..Thread::default()
+        });
         if thread.waits.back().is_some_and(|last| last.end.is_none()) {
             thread.waits.pop_back();
             self.counts.ends_missed += 1;
@@ -142,8 +163,9 @@ impl OffCpu {
         let Some(thread) = self.threads.get_mut(&sample.tid) else { return };
         let same = |wait: &&mut Wait| wait.since() == sample.time;
         if let Some(wait) = thread.waits.iter_mut().find(same) {
-            let TakenWait { class, facts, .. } = *wait.taken;
-            wait.taken = Arc::new(TakenWait { sample, class, facts });
+            let TakenWait { class, facts, owners, .. } = *wait.taken;
+            let place = wait.taken.place.clone();
+            wait.taken = Arc::new(TakenWait { sample, class, facts, owners, place });
         }
     }
 
@@ -156,8 +178,27 @@ impl OffCpu {
     }
 
     /// Begins to read all threads.
-    pub(crate) fn begin_reading(&mut self) {
+    pub(crate) fn begin_reading(&mut self, readings: &[ThreadReading]) {
         self.reading += 1;
+        for ThreadReading { tid, thread, .. } in readings {
+            if let Some(known) = self.threads.get_mut(tid) {
+                known.tgid = thread.tgid;
+            } else if self.threads.len() < WAIT_THREADS_MAX {
+                let (tgid, reading) = (thread.tgid, self.reading);
+                self.threads.insert(*tid, Thread { tgid, reading, ..Thread::default() });
+            }
+        }
+    }
+
+    /// True for a thread that waited once, of this process.
+    pub(crate) fn is_thread_of(&self, tid: Tid, pid: Pid) -> bool {
+        let living = self.threads.get(&tid).map(|thread| thread.tgid);
+        [living, self.gone.get(&tid).copied()].contains(&Some(pid.0))
+    }
+
+    /// So many times of waits found no room in a window.
+    pub(crate) fn count_spans_dropped(&mut self, dropped: u64) {
+        self.counts.spans_dropped = self.counts.spans_dropped.saturating_add(dropped);
     }
 
     /// What the window gets of one thread.
@@ -181,12 +222,16 @@ impl OffCpu {
         each: &mut impl FnMut(Piece, WaitSum),
     ) {
         let mut thread = self.threads.remove(&tid).unwrap_or_default();
+        if self.gone.len() < WAIT_THREADS_MAX {
+            self.gone.insert(tid, sums.tgid);
+        }
         let reading = ThreadReading { tid, thread: *sums, before: time, after: time };
         thread.close(&reading, &mut self.counts, each);
     }
 
     /// Drops threads that are in the map no more and left no last word.
     pub(crate) fn end_reading(&mut self) {
+        self.gone.clear();
         let reading = self.reading;
         let counts = &mut self.counts;
         self.threads.retain(|_, thread| {
@@ -219,10 +264,10 @@ impl Thread {
             let ClassSums { waits, mut parts } = std::mem::take(&mut classes[number]);
             let rest = self.rest(reading, class, &parts);
             let left = share_out(&mut parts, rest);
-            for (wait, part) in waits.into_iter().zip(parts) {
+            for ((wait, [from, until]), part) in waits.into_iter().zip(parts) {
                 if part.sum != WaitSum::default() {
                     counts.ns = counts.ns.saturating_add(part.sum.ns);
-                    each(Piece::Taken(wait), part.sum);
+                    each(Piece::Taken { wait, from, until }, part.sum);
                 }
             }
             if left != WaitSum::default() {
@@ -284,7 +329,7 @@ impl Thread {
             };
             let sum = WaitSum { ns: until.since(wait.told), count: u64::from(ended.is_some()) };
             let class = &mut classes[wait.taken.class as usize];
-            class.waits.push(Arc::clone(&wait.taken));
+            class.waits.push((Arc::clone(&wait.taken), [wait.told, until]));
             class.parts.push(Part { sum, chance: wait.chance });
             wait.told = wait.told.max(until);
             ended.is_none()

@@ -9,14 +9,15 @@ use crate::clock::MonotonicNs;
 use agent_ebpf::chance::Bucket;
 use agent_ebpf::limits::WAIT_STACK_INTERVAL_NS_FEW;
 use agent_ebpf::wait::CHANCE_ONE;
-use agent_ebpf::{ClassTotals, WaitClass, WaitFacts, WaitingThread, chance};
+use agent_ebpf::{ClassTotals, WaitClass, WaitingThread, chance};
 use std::collections::BTreeMap;
 
 const SLEEP: usize = WaitClass::Sleep as usize;
 
 fn taken(tid: u32, since: u64) -> TakenWait {
     let sample = fixtures::sample(1, tid, since, Vec::new());
-    TakenWait { sample, class: WaitClass::Sleep, facts: WaitFacts::default() }
+    let (facts, owners) = Default::default();
+    TakenWait { sample, class: WaitClass::Sleep, facts, owners, place: None }
 }
 
 /// A thread as the kernel side has it: time and number of its sleeps, and since when it sleeps on.
@@ -31,10 +32,10 @@ fn reading(tid: u32, (ns, count): (u64, u64), since: u64, sampled: u32, now: u64
 /// What a window gets: with a stack (by the time of its wait), and without (0).
 fn window(off_cpu: &mut OffCpu, reading: &ThreadReading) -> BTreeMap<u64, (u64, u64)> {
     let mut all = BTreeMap::new();
-    off_cpu.begin_reading();
+    off_cpu.begin_reading(&[*reading]);
     off_cpu.read(reading, &mut |piece, WaitSum { ns, count }| {
         let of = match piece {
-            Piece::Taken(taken) => taken.sample.time.0,
+            Piece::Taken { wait, .. } => wait.sample.time.0,
             Piece::NotTaken { .. } => 0,
         };
         let sum: &mut (u64, u64) = all.entry(of).or_default();

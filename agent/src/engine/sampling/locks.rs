@@ -9,6 +9,7 @@ use crate::limits::{PROBE_PAUSE_WINDOWS, PROBE_SHARE_MAX, PROBED_FILES_MAX};
 use crate::normalize::Frame;
 use crate::probes::keeper::{LockKeeper, ProbeCounts};
 use crate::process::files::Files;
+use crate::waits::Owners;
 use agent_ebpf::wait::CHANCE_ONE;
 use agent_ebpf::{LockCounters, WaitClass, WaitFacts};
 use hashbrown::HashMap;
@@ -102,6 +103,7 @@ impl Intake {
         if !self.processes.is_tracked(sample.pid) {
             return;
         }
+        let place = self.data_place(sample, *word);
         let sample = self.normalized(sample);
         if let Some(Frame::Native { file, .. }) = sample.frames.first()
             && (self.lock_waits.len() < PROBED_FILES_MAX || self.lock_waits.contains_key(&file.id))
@@ -121,6 +123,9 @@ impl Intake {
             frames: &sample.frames,
             class: WaitClass::Goroutine,
             facts: Some(&facts),
+            owners: Owners::default(),
+            place: place.as_ref(),
+            span: None,
         };
         self.window.add_wait(&wait, WaitSum { ns: sample.time.since(*since), count: 1 });
     }

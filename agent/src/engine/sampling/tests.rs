@@ -15,7 +15,7 @@ use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
 use agent_ebpf::wait::CHANCE_ONE;
 use agent_ebpf::walk::Registers;
-use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule, WaitClass, WaitFacts};
+use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule, WaitClass};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -335,8 +335,8 @@ fn a_stack_that_came_along_is_walked_on_or_goes_as_it_is() {
 #[test]
 fn the_stack_of_a_wait_is_counted_with_the_others() {
     let sample = with_stack(0x1010, [0, 0x1030]);
-    let facts = WaitFacts::default();
-    let wait = RawWait { sample, class: WaitClass::Sleep, chance: CHANCE_ONE, facts };
+    let (facts, words) = Default::default();
+    let wait = RawWait { sample, class: WaitClass::Sleep, chance: CHANCE_ONE, facts, words };
     let kernel = FakeKernel::default();
     kernel.0.lock().unwrap().batches = vec![vec![Record::Wait(wait)]];
     let control = Control::default();

@@ -2,7 +2,7 @@
 //! window closes.
 
 use super::{Engine, Intake};
-use crate::address::{Generation, Pid, Tid};
+use crate::address::{AbsAddr, ElfAddr, Generation, Pid, Tid};
 use crate::aggregate::{WaitLedger, WaitSum, Window, WindowWait};
 use crate::bpf::{RawSample, RawWait, Statistics, ThreadReading};
 use crate::clock::{MonotonicNs, monotonic_now};
@@ -10,8 +10,10 @@ use crate::engine::EngineError;
 use crate::engine::held::Held;
 use crate::engine::off_cpu::{OffCpuCounts, Piece, TakenWait};
 use crate::limits::{HELD_WAIT_NS_MAX, ORDER_SLACK_NS, READING_POLLS_MAX};
-use crate::normalize::{Frame, Marker};
-use agent_ebpf::{Outcome, WaitClass, WaitCounters, WaitingThread};
+use crate::normalize::{Frame, MappedFile, Marker};
+use crate::waits::{Machine, Owners, SystemCall};
+use agent_ebpf::{Outcome, WaitClass, WaitCounters, WaitFacts, WaitingThread};
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Engine {
@@ -56,12 +58,22 @@ impl Engine {
         }
     }
 
+    /// Processes that may have threads which wait since before.
+    pub(super) fn waiting_pids(&self) -> Vec<Pid> {
+        if !self.options.off_cpu {
+            return Vec::new();
+        }
+        let mut pids = self.host.pids().unwrap_or_default();
+        pids.retain(|pid| self.intake.processes.is_tracked(*pid));
+        pids
+    }
+
     /// What was waited for up to now is of no window: before the first one begins.
     pub(super) fn forget_earlier_waits(&mut self) -> Result<(), EngineError> {
         let readings = self.read_threads()?;
         self.wait_for_records(&readings)?;
         let intake = &mut self.intake;
-        intake.off_cpu.begin_reading();
+        intake.off_cpu.begin_reading(&readings);
         for reading in readings.iter().filter(|it| !intake.threads_ended.contains(&it.tid)) {
             intake.off_cpu.read(reading, &mut |_, _| {});
         }
@@ -73,16 +85,37 @@ impl Engine {
 impl Intake {
     /// A thread left its CPU, and its stack was taken.
     pub(super) fn wait(&mut self, wait: RawWait) {
-        let RawWait { sample, class, chance, facts } = wait;
+        let RawWait { sample, class, chance, facts, words } = wait;
         if !self.processes.is_tracked(sample.pid) {
             return;
         }
         let normalized = self.normalized(&sample);
-        self.off_cpu.taken(TakenWait { sample: normalized, class, facts }, chance);
+        let (mut owners, mut place) = Default::default();
+        if class == WaitClass::Futex {
+            place = self.data_place(&sample, AbsAddr(facts.arguments[0]));
+            // Now, because the process may be over when the window closes.
+            let process = normalized.process.key();
+            let inner = &mut self.inner_threads;
+            let lookup = |number| inner.thread(process, number).filter(|tid| *tid != sample.tid);
+            owners = Owners::of(system_call(&facts), &words).threads(lookup);
+        }
+        let taken = TakenWait { sample: normalized, class, facts, owners, place };
+        self.off_cpu.taken(taken, chance);
         if Held::may_become_whole(&sample) {
             let until = monotonic_now().plus(HELD_WAIT_NS_MAX);
             let _no_room_is_counted = self.held_waits.offer_until(sample, until);
         }
+    }
+
+    /// The variable of a file that lies at an address of the sample's process.
+    pub(super) fn data_place(
+        &mut self,
+        sample: &RawSample,
+        address: AbsAddr,
+    ) -> Option<(Arc<MappedFile>, ElfAddr)> {
+        let mappings = self.processes.attribute_held(sample).mappings?;
+        let (file, place) = mappings.locate_data(address)?;
+        Some((Arc::clone(file), place))
     }
 
     /// A thread is over.
@@ -97,7 +130,8 @@ impl Intake {
 
     /// Puts what was waited since the last window into this one.
     pub(super) fn add_waits(&mut self, readings: &[ThreadReading]) {
-        self.off_cpu.begin_reading();
+        self.off_cpu.begin_reading(readings);
+        self.inner_threads.begin();
         for reading in readings {
             if self.threads_ended.contains(&reading.tid) {
                 continue; // it told the rest itself
@@ -114,7 +148,14 @@ impl Intake {
     fn add_pieces(&mut self, time: MonotonicNs, pieces: Vec<(Piece, WaitSum)>) {
         for (piece, sum) in pieces {
             match piece {
-                Piece::Taken(taken) => add_taken(&mut self.window, &taken, sum),
+                Piece::Taken { wait, from, until } => {
+                    let pid = wait.sample.process.pid;
+                    let known = |number| {
+                        Some(Tid(number)).filter(|tid| self.off_cpu.is_thread_of(*tid, pid))
+                    };
+                    let owners = wait.owners.threads(known);
+                    add_taken(&mut self.window, (&wait, owners), (from, until), sum);
+                }
                 Piece::NotTaken { pid, tid, comm, class } => {
                     self.add_not_taken((pid, tid, comm), class, time, sum);
                 }
@@ -151,13 +192,34 @@ impl Intake {
         let thread_name = self.thread_name(&sample.comm);
         let frames = [Frame::Marker(Marker::Stopped(Outcome::NotSampled))];
         let (process, thread_name) = (&process, &thread_name);
-        let wait = WindowWait { process, tid, thread_name, frames: &frames, class, facts: None };
+        let wait = WindowWait {
+            process,
+            tid,
+            thread_name,
+            frames: &frames,
+            class,
+            facts: None,
+            owners: Owners::default(),
+            place: None,
+            span: None,
+        };
         self.window.add_wait(&wait, sum);
     }
 }
 
-fn add_taken(window: &mut Window, taken: &TakenWait, sum: WaitSum) {
-    let TakenWait { sample, class, facts } = taken;
+/// The system call of a wait.
+fn system_call(facts: &WaitFacts) -> SystemCall {
+    let WaitFacts { syscall: number, arguments: [first, second, third, _], .. } = *facts;
+    SystemCall { machine: Machine::THIS, number, arguments: [first, second, third] }
+}
+
+fn add_taken(
+    window: &mut Window,
+    (taken, owners): (&TakenWait, Owners),
+    span: (MonotonicNs, MonotonicNs),
+    sum: WaitSum,
+) {
+    let TakenWait { sample, class, facts, place, .. } = taken;
     let wait = WindowWait {
         process: &sample.process,
         tid: sample.tid,
@@ -165,6 +227,9 @@ fn add_taken(window: &mut Window, taken: &TakenWait, sum: WaitSum) {
         frames: &sample.frames,
         class: *class,
         facts: Some(facts),
+        owners,
+        place: place.as_ref(),
+        span: Some(span),
     };
     window.add_wait(&wait, sum);
 }

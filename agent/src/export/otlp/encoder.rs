@@ -87,6 +87,7 @@ impl Encoder {
             for kind in ProfileKind::OF_WAITS {
                 writing.waits(kind, process);
             }
+            writing.holders(process);
         }
         let Writing { request, mut requests, .. } = writing;
         requests.push(request.finish());
@@ -139,6 +140,19 @@ impl Writing<'_> {
                 open = true;
             }
             self.request.add_wait(kind, self.window, wait, names);
+        }
+    }
+
+    /// What threads of a process did while others waited for what they held.
+    fn holders(&mut self, process: &ProcessSamples) {
+        let mut open = false;
+        for holder in &process.holders {
+            let names = self.make_room(holder.stack, 0, &mut open);
+            if !open {
+                self.open(ProfileKind::LockHolders, process, Vec::new());
+                open = true;
+            }
+            self.request.add_holder(self.window, holder, names);
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) enum ProfileKind {
     Lock,
     /// How many waits for locks.
     LockContentions,
+    /// What holders of locks did while others waited for them, in ticks of the clock.
+    LockHolders,
 }
 
 impl ProfileKind {
@@ -34,6 +36,7 @@ impl ProfileKind {
             Self::Preempted => ("off_cpu_preempted", "nanoseconds"),
             Self::Lock => ("lock", "nanoseconds"),
             Self::LockContentions => ("lock_contentions", "count"),
+            Self::LockHolders => ("lock_holders", "count"),
         }
     }
 
@@ -41,7 +44,7 @@ impl ProfileKind {
     pub(super) fn value(self, wait: &FoldedWait) -> u64 {
         let reason = wait.told.reason;
         let (belongs, value) = match self {
-            Self::Cpu => (false, 0),
+            Self::Cpu | Self::LockHolders => (false, 0),
             Self::OffCpu => (wait.is_off_cpu(), wait.sum.ns),
             Self::OffCpuCount => (wait.is_off_cpu(), wait.sum.count),
             Self::Preempted => (reason == Reason::Preempted, wait.sum.ns),

@@ -5,9 +5,12 @@ use super::kind::ProfileKind;
 use super::locations::LocationIndices;
 use super::{Request, SCOPE_NAME};
 use crate::address::Tid;
-use crate::aggregate::{FoldedSample, FoldedWait, LocationIndex, NamedWindow};
+use crate::aggregate::{
+    FoldedHolder, FoldedSample, FoldedWait, LocationIndex, LockPlace, NamedWindow,
+};
 use crate::clock::UnixNs;
 use crate::limits;
+use crate::waits::LockWait;
 use hashbrown::HashMap;
 use prost::Message as _;
 use proto::otlp::collector::ExportProfilesServiceRequest;
@@ -16,7 +19,7 @@ use proto::otlp::profiles::{Profile, ResourceProfiles, Sample, ScopeProfiles, Va
 use proto::otlp::resource::Resource;
 use proto::otlp::{AttributeValue, DictionaryBuilder, attribute};
 
-/// Bytes of a sample besides its timestamps, at most: tags, lengths, four indices.
+/// Bytes of a sample besides its timestamps, at most: tags, lengths, a value, seven indices.
 const SAMPLE_BYTES_MAX: usize = 64;
 /// Bytes of a profile besides its samples, attributes and resource, at most.
 const PROFILE_BYTES_MAX: usize = 256;
@@ -167,20 +170,47 @@ impl RequestBuilder {
     ) {
         let stack = self.indices.stack(window, wait.stack, names, &mut self.dictionary);
         let mut attributes = self.thread(wait.tid, &wait.thread_name).to_vec();
-        let mut text = |key, value: &str| {
-            attributes.push(self.dictionary.attribute(key, &AttributeValue::Text(value)));
-        };
         if kind.says_reason() {
-            text(attribute::OFF_CPU_REASON, wait.told.reason.name());
+            let reason = AttributeValue::Text(wait.told.reason.name());
+            attributes.push(self.dictionary.attribute(attribute::OFF_CPU_REASON, &reason));
         } else if let Some(lock) = wait.told.lock {
-            text(attribute::LOCK_KIND, lock.kind.name());
-            if let Some(address) = lock.address {
-                text(attribute::LOCK_ADDRESS, &format!("{:#x}", address.0));
-            }
+            attributes.extend(self.lock(window, lock, wait.place));
+            let owner = lock.owner.map(|owner| AttributeValue::Int(i64::from(owner.0)));
+            attributes.extend(
+                owner.map(|owner| self.dictionary.attribute(attribute::LOCK_OWNER_TID, &owner)),
+            );
         }
+        self.add_value(stack, attributes, kind.value(wait));
+    }
+
+    /// Adds what the holder of a lock did to the profile that was opened last.
+    pub(super) fn add_holder(&mut self, window: &NamedWindow, holder: &FoldedHolder, names: bool) {
+        let stack = self.indices.stack(window, holder.stack, names, &mut self.dictionary);
+        let mut attributes = self.thread(holder.tid, &holder.thread_name).to_vec();
+        attributes.extend(self.lock(window, holder.lock, holder.place));
+        self.add_value(stack, attributes, holder.ticks);
+    }
+
+    /// The attributes of a lock.
+    fn lock(
+        &mut self,
+        window: &NamedWindow,
+        lock: LockWait,
+        place: Option<LockPlace>,
+    ) -> impl Iterator<Item = i32> + use<> {
+        let mut text =
+            |key, value: &str| self.dictionary.attribute(key, &AttributeValue::Text(value));
+        let kind = text(attribute::LOCK_KIND, lock.kind.name());
+        let address = lock.address.map(|it| text(attribute::LOCK_ADDRESS, &format!("{:#x}", it.0)));
+        let name = place.map(|place| text(attribute::LOCK_NAME, &window.lock_name(place)));
+        [Some(kind), address, name].into_iter().flatten()
+    }
+
+    /// Adds to the sample of the last profile with this stack and these attributes.
+    fn add_value(&mut self, stack: i32, attributes: Vec<i32>, value: u64) {
         self.bytes_max += SAMPLE_BYTES_MAX;
         self.waits += 1;
-        let value = i64::try_from(kind.value(wait)).unwrap_or(i64::MAX);
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
         let Some(sample) = self.sample(stack, attributes) else { return };
         match sample.values.first_mut() {
             Some(sum) => *sum = sum.saturating_add(value),

@@ -16,6 +16,7 @@ fn mapping(id: u32, runtime: Runtime, start: u64) -> Mapping {
     let segment = ExecutableSegment { address: ElfAddr(0), file_offset: FileOffset(0), size };
     let facts = FileFacts {
         segments: vec![segment],
+        data: Vec::new(),
         gnu_build_id: None,
         go_build_id: None,
         htlhash: BuildId::new(&[1]).unwrap(),

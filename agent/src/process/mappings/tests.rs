@@ -20,6 +20,7 @@ fn file(id: u32, segments: &[(u64, u64, u64)], runtime: Runtime) -> Arc<MappedFi
         path: format!("/file/{id}"),
         facts: Some(FileFacts {
             segments,
+            data: Vec::new(),
             gnu_build_id: None,
             go_build_id: None,
             htlhash: BuildId::new(&[1]).unwrap(),
@@ -165,4 +166,26 @@ fn addresses_outside_belong_to_nobody() {
     }
     assert_eq!(set.runtime(), Runtime::Python);
     assert_eq!(MappingSet::default().runtime(), Runtime::Native);
+}
+
+#[test]
+fn a_variable_lies_behind_the_code_of_its_file() {
+    let code = |id, start| {
+        let MappedFile { facts, .. } =
+            Arc::into_inner(file(id, &[(0x1000, 0x1000, 0x1000)], Runtime::Native)).unwrap();
+        let facts =
+            facts.map(|facts| FileFacts { data: vec![0x3000..0x3400, 0x3800..0x3900], ..facts });
+        let path = format!("/file/{id}");
+        let file = MappedFile { id: FileId(id), path, facts, kernel_build_id: None };
+        mapping(start, start + 0x1000, 0x1000, &Arc::new(file))
+    };
+    let set =
+        MappingSet::new([code(1, 0x50_1000), code(2, 0x60_1000), anonymous(0x70_0000, 0x70_1000)]);
+    let place =
+        |address| set.locate_data(AbsAddr(address)).map(|(file, place)| (file.id.0, place.0));
+    assert_eq!(place(0x50_3010), Some((1, 0x3010)));
+    assert_eq!(place(0x60_33ff), Some((2, 0x33ff)));
+    // Code, what lies between, behind all, before all.
+    let nowhere = [0x50_1010, 0x50_2fff, 0x60_3400, 0x70_3010, 0x1000];
+    assert_eq!(nowhere.map(place), [None; 5]);
 }

@@ -15,7 +15,7 @@ use object::elf;
 use std::cmp::Reverse;
 
 /// `Elf64_Sym`.
-const SYMBOL_BYTES: usize = 24;
+pub(super) const SYMBOL_BYTES: usize = 24;
 /// Symbols read at once: 768 KiB.
 const BATCH: u64 = 32_768;
 
@@ -299,7 +299,7 @@ fn parse(entry: &[u8], elf: &Elf<'_>, strings: &Section, in_debug_file: bool) ->
 }
 
 /// A name without its version (`sem_destroy@@GLIBC_2.17`); nothing if it is empty.
-fn clean(name: Vec<u8>) -> Option<String> {
+pub(super) fn clean(name: Vec<u8>) -> Option<String> {
     let name = String::from_utf8_lossy(&name);
     let name = name.split('@').next().unwrap_or_default();
     (!name.is_empty()).then(|| name.to_owned())

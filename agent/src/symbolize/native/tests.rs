@@ -410,3 +410,19 @@ fn tables_without_end_are_cut() {
     let (table, _) = tables_of(&file, MonotonicNs(0));
     assert_eq!((table.missing(), table.is_late()), (UnnamedReason::Limit, true));
 }
+
+#[test]
+fn variables_are_named_with_what_lies_between() {
+    let directory = tempfile::tempdir().unwrap();
+    let source = "static long locks[4] = {1}; long other; const long constant = 3;
+        int main(int c, char **v) { locks[c & 3] = other; return (int)(locks[2] + constant); }";
+    let path = compile(directory.path(), source, "gcc", &["-O1"]);
+    let (locks, size) = symbol(&path, "locks");
+    assert_eq!(size, 32);
+    let (other, _) = symbol(&path, "other");
+    let (constant, _) = symbol(&path, "constant");
+    let found = names(&path, &[locks, locks + 16, other, constant, 1 << 40]);
+    let found: Vec<&str> =
+        found.iter().map(|lines| lines.first().map_or("", String::as_str)).collect();
+    assert_eq!(found, ["locks :0", "locks+0x10 :0", "other :0", "", ""]);
+}
