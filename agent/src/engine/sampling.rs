@@ -2,11 +2,10 @@
 
 use self::locks::{GoLockCounts, GoLocks};
 use self::needs::Needs;
-use super::held::{Held, HeldCounts, HeldSample};
+use super::held::{Held, HeldCounts};
 use super::kernel_side::Sampling;
 use super::off_cpu::{OffCpu, OffCpuCounts};
 use super::waiting_before::WaitingBefore;
-use super::walked::{Published, walk_on};
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
@@ -16,8 +15,8 @@ use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now, nanoseconds};
 use crate::elf::ForeignFiles;
 use crate::limits::{
-    HELD_TRY_INTERVAL_NS, ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL,
-    START_SCAN_NS_MAX, TABLE_CACHE_BYTES_MAX, THREAD_NAMES_MAX,
+    ORDER_SLACK_NS, POLL_BUSY_MS, POLL_MS, SCAN_PROCESSES_PER_POLL, START_SCAN_NS_MAX,
+    TABLE_CACHE_BYTES_MAX, THREAD_NAMES_MAX,
 };
 use crate::normalize::{self, Frame, NormalizedSample};
 use crate::process::compile::Compilers;
@@ -30,7 +29,7 @@ use crate::process::table::{ProcessCounts, ProcessTable};
 use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
-use agent_ebpf::{Counters, Outcome, WaitCounters};
+use agent_ebpf::{Counters, WaitCounters};
 use hashbrown::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
@@ -358,64 +357,6 @@ impl Engine {
         self.intake.ledger = Ledger::default();
     }
 
-    /// Walks held samples on, whose tables came. What waited long enough goes as it is. What still waits when a
-    /// window closes is in the next one, with its own time.
-    fn walk_held(&mut self) {
-        let now = monotonic_now();
-        for mut held in self.intake.held.take() {
-            let last = now >= held.until;
-            let Some(whole) = self.try_held(&mut held, now, last) else {
-                self.intake.held.keep(held);
-                continue;
-            };
-            self.intake.held.let_go(&held.sample, whole);
-            self.intake.sample(&held.sample);
-        }
-    }
-
-    /// The clocks stand: what is held still gets its tables, within its time.
-    fn wait_for_held(&mut self) {
-        while !self.intake.held.is_empty() {
-            self.looks.begin_poll();
-            self.state_needs();
-            self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
-            self.walk_held();
-            if !self.intake.held.is_empty() {
-                std::thread::sleep(Duration::from_millis(POLL_BUSY_MS));
-            }
-        }
-    }
-
-    /// Walks one on, if that may lead further or its time is over (`last`): true if it is whole. `None` if it waits on.
-    fn try_held(&mut self, held: &mut HeldSample, now: MonotonicNs, last: bool) -> Option<bool> {
-        // The records of its mappings came before it, and their tables may be there.
-        let new = held.tried.is_none_or(|tried| {
-            !self.intake.processes.is_behind(held.sample.pid, tried)
-                && now.since(tried) >= HELD_TRY_INTERVAL_NS
-        });
-        if !last && !new {
-            return None;
-        }
-        held.tried = Some(now);
-        match self.walk_on(&mut held.sample, false) {
-            Ok(()) => return Some(true),
-            Err(Outcome::TablePending) if last && held.extend() => return None,
-            Err(_) if !last => return None,
-            Err(_) => {}
-        }
-        Some(self.walk_on(&mut held.sample, true).is_ok())
-    }
-
-    /// Walks a copied stack on by the tables that are there now, which it may want more of. `last`: what is found is
-    /// kept all the same.
-    fn walk_on(&mut self, sample: &mut RawSample, last: bool) -> Result<(), Outcome> {
-        let attribution = self.intake.processes.attribute_held(sample);
-        let Some(set) = attribution.mappings else { return Err(Outcome::ProcessUnknown) };
-        let process = attribution.process.key();
-        let mappings = &self.publisher.walk_mappings(&set, process, false);
-        walk_on(sample, &Published { mappings, tables: self.tables.as_ref() }, last)
-    }
-
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
         self.sampler.follow_cpus();
@@ -602,6 +543,7 @@ fn period_ns(options: &EngineOptions) -> u64 {
     1_000_000_000 / u64::from(options.frequency_hz.max(1))
 }
 
+mod held;
 mod locks;
 mod needs;
 mod waits;
