@@ -2,7 +2,9 @@
 //! later, and gdb, which stops the program once.
 
 use super::case::Opinion;
+use rustix::process::Signal;
 use std::collections::BTreeMap;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -43,8 +45,16 @@ pub(super) fn ask(programs: &[(u32, Opinion)]) -> BTreeMap<u32, Depth> {
             depths.extend(stopped(&gdb, pid).map(|depth| (pid, depth)));
         }
     }
-    if let (Some(perf), Some(recording)) = (perf, recording) {
-        recording.finish(Duration::from_secs(60));
+    if let (Some(perf), Some(mut recording)) = (perf, recording) {
+        let status = recording.wait(Duration::from_secs(60));
+        // If the programs end first, perf ends its `sleep`, and itself by the same signal (`__cmd_record`,
+        // tools/perf/builtin-record.c).
+        let ended_first = status.signal() == Some(Signal::TERM.as_raw());
+        assert!(
+            status.success() || ended_first,
+            "perf ended with {status}: {}",
+            recording.stderr()
+        );
         depths.extend(read(&perf, &data));
     }
     depths
