@@ -95,11 +95,12 @@ static void get_polled(void) {
 }
 static void sleep_held(void) { rest(HELD_NS); STAY; }
 
-/* A new one for each turn. The holder comes first: it runs what is to be run once. */
+/* A new one for each turn. The holder comes first: it runs what is to be run once. Should the waiter do so, that is no wait. */
 static pthread_once_t onces[100000];
 static once_flag plain_onces[100000];
 static volatile int turn;
-static void run_once(void) { rest(HELD_NS); }
+static _Thread_local int is_waiter;
+static void run_once(void) { if (!is_waiter) rest(HELD_NS); }
 static void once(void) { pthread_once(&onces[turn], run_once); STAY; }
 static void once_plain(void) { call_once(&plain_onces[turn], run_once); STAY; }
 
@@ -189,6 +190,7 @@ static void *hold(void *unused) {
 static void *wait_for_it(void *unused) {
     (void)unused;
     waiter_tid = (int)syscall(SYS_gettid);
+    is_waiter = 1;
     while (!stop) {
         if (way->in_step) {
             sem_wait(&begin);
