@@ -117,7 +117,7 @@ impl ProcessTable {
         let places = of_files(&maps.entries);
         let digest = digest(&places);
         // A file that others know by another path is known from the time that this was found.
-        if instance.listing != digest && known(&instance.image().set) != places {
+        if instance.listing != digest && !agree(&known(&instance.image().set), &places) {
             instance.listing = digest;
             instance.verify_interval_ns = VERIFY_INTERVAL_NS_MIN;
             self.counts.maps_outdated += 1;
@@ -159,6 +159,14 @@ fn of_files(listed: &[MapsEntry]) -> Vec<Range<'_>> {
             .filter(|entry| entry.inode != 0)
             .map(|entry| (entry.start.0, entry.end.0, entry.file_offset.0, entry.path.as_slice())),
     )
+}
+
+/// True if both say the same. A path may be longer for one: whoever has another root sees a file by the end of its path.
+fn agree(known: &[Range<'_>], listed: &[Range<'_>]) -> bool {
+    let same = |(a, b): (&Range<'_>, &Range<'_>)| {
+        (a.0, a.1, a.2) == (b.0, b.1, b.2) && (a.3.ends_with(b.3) || b.3.ends_with(a.3))
+    };
+    known.len() == listed.len() && known.iter().zip(listed).all(same)
 }
 
 fn digest(places: &[Range<'_>]) -> u64 {

@@ -60,6 +60,15 @@ fn what_is_true_stays_and_is_not_published_again() {
 }
 
 #[test]
+fn a_process_with_another_root_has_the_same_files_by_longer_paths() {
+    let mut scene = scene();
+    becomes(&scene, 50, &[(0x1000, "/container/root/bin/a")]);
+    scene.check(1500, 50, &[0x1010], "/bin/a: /bin/a+10");
+    scene.table.tidy(scene.at(1501));
+    assert_eq!((counts(&scene), scene.table.take_dirty()), ((1, 0), vec![]));
+}
+
+#[test]
 fn memory_that_two_processes_share_changes_for_both() {
     let mut scene = scene();
     child(&mut scene, 20, 60);
