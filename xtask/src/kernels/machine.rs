@@ -23,6 +23,13 @@ pub(crate) struct Run {
     pub(crate) timed_out: bool,
 }
 
+impl Run {
+    /// The kernel gave up.
+    pub(crate) fn panicked(&self) -> bool {
+        self.console.contains("Kernel panic")
+    }
+}
+
 /// Boots a kernel with an archive as its file system, and waits for its end.
 pub(crate) fn boot(qemu: &Path, image: &Path, initramfs: &Path) -> Result<Run> {
     let start = Instant::now();
