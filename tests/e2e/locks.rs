@@ -402,10 +402,13 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
 
 /// What the agent sent of the one that holds the lock: at each tick of its waiter's time it was seen asleep with it.
 fn judge_holder(way: &Way, truth: &WaitTruth, waits: &[WaitObservation]) -> Result<(), String> {
-    let of_program =
-        waits.iter().filter(|wait| wait.kind == "lock_holders" && wait.pid == truth.pid);
-    let all: u64 = of_program.clone().map(|wait| wait.value).sum();
-    let right = of_program.filter(|wait| {
+    // A runtime has locks of its own, whose holders are told too.
+    let of_lock = waits.iter().filter(|wait| {
+        let held = wait.tid == truth.holder || wait.has("hold");
+        wait.kind == "lock_holders" && wait.pid == truth.pid && held
+    });
+    let all: u64 = of_lock.clone().map(|wait| wait.value).sum();
+    let right = of_lock.filter(|wait| {
         wait.tid == truth.holder && wait.lock_name == way.variable && wait.has("hold")
     });
     let right: u64 = right.map(|wait| wait.value).sum();
