@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use super::params::Params;
 use super::routes::{Pairs, json};
-use crate::ingest::compression::Coding;
+use crate::ingest::compression::{Coding, UNKNOWN_CODING};
 use crate::ingest::pprof::{Push, Severity};
 use crate::ingest::receiver::{Pushed, Receiver, Refused};
 use crate::limits::{LABEL_BYTES_MAX, REQUEST_BYTES_MAX};
@@ -11,7 +11,6 @@ use crate::profile::{Attribute, AttributeValue, SeriesLabels};
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::response::Response;
-use http::header::CONTENT_ENCODING;
 use http::{HeaderMap, Request, StatusCode};
 use serde_json::{Value, json as value};
 use std::sync::Arc;
@@ -121,10 +120,8 @@ fn read(pairs: Vec<(String, String)>, headers: &HeaderMap) -> Result<(Push, Codi
 }
 
 fn coding(headers: &HeaderMap) -> Result<Coding, ApiError> {
-    let named = headers.get(CONTENT_ENCODING).map_or(Some(""), |value| value.to_str().ok());
-    named.and_then(Coding::from_header).ok_or_else(|| {
-        let message = "the content encoding must be gzip, zstd, deflate or identity";
-        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "coding", message)
+    Coding::from_headers(headers).ok_or_else(|| {
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "coding", UNKNOWN_CODING)
             .hint("a body that is gzip is understood without a content encoding")
     })
 }

@@ -1,7 +1,10 @@
 //! Content codings of request bodies, with the limit on what comes out applied while it comes out. The
 //! only place of the collector that decompresses what a sender compressed.
 
-use crate::limits::ZSTD_WINDOW_LOG_MAX;
+use crate::limits::{REQUEST_BYTES_MAX, ZSTD_WINDOW_LOG_MAX};
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_ENCODING;
 use std::io::Read;
 
 /// A content coding that is understood.
@@ -29,7 +32,17 @@ impl Coding {
             _ => None,
         }
     }
+
+    /// The coding that HTTP's header names; nothing if it is not understood.
+    #[must_use]
+    pub fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let named = headers.get(CONTENT_ENCODING).map_or(Some(""), |value| value.to_str().ok());
+        named.and_then(Self::from_header)
+    }
 }
+
+/// What a sender is told whose coding is not understood.
+pub const UNKNOWN_CODING: &str = "the content encoding must be gzip, zstd, deflate or identity";
 
 /// Why a body cannot be decompressed.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +61,17 @@ pub enum DecompressError {
         /// What the decoder says.
         source: std::io::Error,
     },
+}
+
+/// A body without its coding, at most [`REQUEST_BYTES_MAX`].
+///
+/// # Errors
+/// See [`DecompressError`].
+pub fn plain(body: Bytes, coding: Coding) -> Result<Bytes, DecompressError> {
+    match coding {
+        Coding::Identity => Ok(body),
+        _ => decompress(coding, &body, REQUEST_BYTES_MAX).map(Bytes::from),
+    }
 }
 
 /// Decompresses at most `bytes_max` bytes. Never holds more than one byte above that.

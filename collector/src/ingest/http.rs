@@ -1,7 +1,7 @@
 //! OTLP/HTTP: `POST /v1development/profiles`, protobuf. Answers follow the OTLP specification: the
 //! response message on success, `google.rpc.Status` in the request's encoding on failure.
 
-use super::compression::Coding;
+use super::compression::{Coding, UNKNOWN_CODING};
 use super::otlp::Rejections;
 use super::receiver::{Receiver, Refused};
 use crate::limits::REQUEST_BYTES_MAX;
@@ -9,7 +9,7 @@ use crate::metrics::Transport;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE, ORIGIN, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, ORIGIN, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use prost::Message;
 use proto::opentelemetry_proto::tonic::collector::profiles::v1development::{
@@ -100,14 +100,9 @@ fn negotiate(headers: &HeaderMap) -> Result<(Encoding, Coding), Unsupported> {
             return refuse(Encoding::Protobuf, StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
         }
     };
-    let named = headers.get(CONTENT_ENCODING).map_or(Some(""), |value| value.to_str().ok());
-    match named.and_then(Coding::from_header) {
+    match Coding::from_headers(headers) {
         Some(coding) => Ok((encoding, coding)),
-        None => refuse(
-            encoding,
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "the content encoding must be gzip, zstd, deflate or identity",
-        ),
+        None => refuse(encoding, StatusCode::UNSUPPORTED_MEDIA_TYPE, UNKNOWN_CODING),
     }
 }
 

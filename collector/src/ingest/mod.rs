@@ -5,6 +5,7 @@
 
 mod addresses;
 pub mod compression;
+mod fitting;
 pub mod grpc;
 pub mod http;
 pub mod otlp;

@@ -1,7 +1,7 @@
 //! What every transport does with a request: read the body within limits, wait for a turn, decompress,
 //! decode, append to the store, count. Transports differ only in how they say the outcome.
 
-use super::compression::{Coding, DecompressError, decompress};
+use super::compression::{Coding, DecompressError, plain};
 use super::otlp::{self, Reception, Rejections, Undecodable};
 use super::pprof::{self, Push, Severity};
 use crate::limits;
@@ -128,17 +128,14 @@ const GZIP_LAYERS_MAX: usize = 2;
 
 /// The profile without its codings, at most [`limits::REQUEST_BYTES_MAX`] at each step.
 fn plain_pprof(body: Bytes, coding: Coding) -> Result<Bytes, DecompressError> {
-    let mut plain = match coding {
-        Coding::Identity => body,
-        _ => Bytes::from(decompress(coding, &body, limits::REQUEST_BYTES_MAX)?),
-    };
+    let mut bytes = plain(body, coding)?;
     for _ in 0..GZIP_LAYERS_MAX {
-        if !plain.starts_with(&GZIP_MAGIC) {
+        if !bytes.starts_with(&GZIP_MAGIC) {
             break;
         }
-        plain = Bytes::from(decompress(Coding::Gzip, &plain, limits::REQUEST_BYTES_MAX)?);
+        bytes = plain(bytes, Coding::Gzip)?;
     }
-    Ok(plain)
+    Ok(bytes)
 }
 
 /// This host's wall clock, Unix milliseconds.
@@ -234,12 +231,9 @@ impl Receiver {
     pub async fn store(&self, body: HeldBody, coding: Coding) -> Result<Rejections, Refused> {
         let decode = move |reception: &Reception| -> Result<otlp::Received, Refused> {
             let HeldBody { bytes, held } = body;
-            let plain = match coding {
-                Coding::Identity => bytes,
-                _ => Bytes::from(decompress(coding, &bytes, limits::REQUEST_BYTES_MAX)?),
-            };
-            let received = otlp::receive(&plain, reception)?;
-            drop((plain, held));
+            let bytes = plain(bytes, coding)?;
+            let received = otlp::receive(&bytes, reception)?;
+            drop((bytes, held));
             Ok(received)
         };
         let otlp::Received { batch, rejections, old_layout, truncated, accounts } =

@@ -3,6 +3,7 @@
 //! OpenTelemetry specification asks of back ends without such types.
 
 use super::fault::{Fault, cap};
+use crate::ingest::fitting::fitting;
 use crate::limits::{JSON_BYTES_MAX, LABEL_BYTES_MAX, STRING_BYTES_MAX, VALUE_DEPTH_MAX};
 use crate::profile::AttributeValue;
 use hashbrown::HashMap;
@@ -91,11 +92,11 @@ impl<'a> Strings<'a> {
     }
 
     fn cut(&self, text: &str) -> Arc<str> {
-        let fits = text.floor_char_boundary(LABEL_BYTES_MAX);
-        if fits < text.len() {
+        let fits = fitting(text);
+        if fits.len() < text.len() {
             self.truncated.set(self.truncated.get() + 1);
         }
-        Arc::from(text.get(..fits).unwrap_or_default())
+        Arc::from(fits)
     }
 }
 

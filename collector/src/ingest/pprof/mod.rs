@@ -18,6 +18,7 @@ mod tests;
 
 pub use fault::{Fault, Severity};
 
+use crate::ingest::fitting::fitting;
 use crate::ingest::otlp::Reception;
 use crate::ingest::times::{NS_PER_MS, YEAR_1971_NS, rfc3339};
 use crate::ingest::units;
@@ -259,8 +260,7 @@ fn labels(said: &SeriesLabels, mappings: &[MappingDef]) -> SeriesLabels {
     let mut labels = said.clone();
     let program = mappings.first().map(|mapping| module_name(&mapping.filename));
     if let Some(program) = program.filter(|name| !name.is_empty() && !name.starts_with('[')) {
-        let fits = program.floor_char_boundary(LABEL_BYTES_MAX);
-        labels.executable = Arc::from(program.get(..fits).unwrap_or_default());
+        labels.executable = Arc::from(fitting(program));
     }
     if labels.service.is_empty() {
         labels.service = Arc::clone(&labels.executable);

@@ -13,7 +13,6 @@ use crate::limits::{
 use crate::profile::{Attribute, AttributeValue, SampleDef};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use std::hash::BuildHasher as _;
-use std::sync::Arc;
 
 /// A label as the wire has it: indices of texts, or a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -192,7 +191,7 @@ impl<'a, 'b> Reading<'a, 'b> {
                 Label { number, .. } => AttributeValue::Int(*number),
             };
             match set.iter_mut().find(|known| known.key == key) {
-                Some(known) => known.value = joined(&known.value, &value),
+                Some(known) => known.value = joined(self.texts, &known.value, &value),
                 None => set.push(Attribute { key, value }),
             }
         }
@@ -237,8 +236,11 @@ fn label(body: &[u8], span: Span) -> Result<Label, Fault> {
 }
 
 /// Several values of one name, which pprof permits: one text, cut where it is longer than one may be.
-fn joined(first: &AttributeValue, second: &AttributeValue) -> AttributeValue {
+fn joined(
+    texts: &mut Texts<'_>,
+    first: &AttributeValue,
+    second: &AttributeValue,
+) -> AttributeValue {
     let text = format!("{},{}", first.text(), second.text());
-    let fits = text.floor_char_boundary(LABEL_BYTES_MAX);
-    AttributeValue::Text(Arc::from(text.get(..fits).unwrap_or_default()))
+    AttributeValue::Text(texts.cut(&text))
 }

@@ -2,6 +2,7 @@
 
 use super::fault::{Fault, cap};
 use super::wire::Span;
+use crate::ingest::fitting::fitting;
 use crate::limits::{LABEL_BYTES_MAX, STRING_BYTES_MAX};
 use std::sync::Arc;
 
@@ -54,8 +55,13 @@ impl<'a> Texts<'a> {
         if text.len() <= LABEL_BYTES_MAX {
             return Ok(text);
         }
-        self.truncated += 1;
-        let fits = text.floor_char_boundary(LABEL_BYTES_MAX);
-        Ok(Arc::from(text.get(..fits).unwrap_or_default()))
+        Ok(self.cut(&text))
+    }
+
+    /// As much of a text as a label's value may have.
+    pub(super) fn cut(&mut self, text: &str) -> Arc<str> {
+        let fits = fitting(text);
+        self.truncated += u64::from(fits.len() < text.len());
+        Arc::from(fits)
     }
 }
