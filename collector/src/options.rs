@@ -132,15 +132,23 @@ pub struct LocalArgs {
     pub keep: KeepArgs,
 }
 
-/// Which samples a client command asks for.
+/// Which collector a client command talks to.
 #[derive(Clone, Debug, Args)]
-pub struct QueryArgs {
+pub struct CollectorArgs {
     /// The collector.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:4040", env = "VESTA_URL")]
     pub url: String,
     /// Project.
     #[arg(long, default_value = "default")]
     pub project: String,
+}
+
+/// Which samples a client command asks for.
+#[derive(Clone, Debug, Args)]
+pub struct QueryArgs {
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would show it as the command's text")]
+    pub collector: CollectorArgs,
     /// Only this service.
     #[arg(long)]
     pub service: Option<String>,
@@ -235,12 +243,9 @@ pub struct UploadArgs {
     /// Profiles; - is standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The collector.
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:4040", env = "VESTA_URL")]
-    pub url: String,
-    /// Project.
-    #[arg(long, default_value = "default")]
-    pub project: String,
+    #[command(flatten)]
+    #[expect(missing_docs, reason = "clap would show it as the command's text")]
+    pub collector: CollectorArgs,
     /// The service that was profiled [default: the executable's name].
     #[arg(long)]
     pub service: Option<String>,

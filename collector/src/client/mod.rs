@@ -114,7 +114,7 @@ async fn ask(
         pairs.push(("filter", &filter));
     }
     pairs.extend_from_slice(more);
-    fetch(url(&query.url, &query.project, path, &pairs)?).await
+    fetch(url(&query.collector.url, &query.collector.project, path, &pairs)?).await
 }
 
 fn write_out(path: &Path, text: &[u8]) -> Result<(), ClientError> {

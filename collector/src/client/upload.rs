@@ -38,7 +38,7 @@ pub async fn upload(args: &UploadArgs) -> Result<(), ClientError> {
         .into_iter()
         .filter_map(|(name, value)| Some((name, value.as_deref()?)))
         .collect();
-    let url = url(&args.url, &args.project, "profiles/pprof", &pairs)?;
+    let url = url(&args.collector.url, &args.collector.project, "profiles/pprof", &pairs)?;
     let bar = progress_bar(args.files.len());
     let mut failed = 0;
     for file in &args.files {
