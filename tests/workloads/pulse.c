@@ -2,20 +2,8 @@
  * gcc -O2 -fomit-frame-pointer -o pulse pulse.c
  * Usage: pulse MILLISECONDS DEPTH: so much CPU time each. Says "ready", then a line for each time: Unix nanoseconds of
  * begin and end, CPU nanoseconds in between. */
-#include "split.h"
+#include "dive.h"
 #include <signal.h>
-
-APART static uint64_t spin_until(uint64_t end_ns) {
-    uint64_t v = 1;
-    while (clock_ns(CLOCK_PROCESS_CPUTIME_ID) < end_ns) v = churn(v, 100000);
-    return v;
-}
-APART static uint64_t dive(uint64_t depth, uint64_t end_ns) {
-    if (depth == 0) return spin_until(end_ns);
-    uint64_t v = dive(depth - 1, end_ns);
-    STAY;
-    return v + 1;
-}
 
 int main(int count, char **arguments) {
     if (count != 3) return 2;
