@@ -1,8 +1,8 @@
 //! The state that writer and queries share, and how a durable batch enters it.
 
 use super::files::Files;
-use super::memtable::{DAY_MS, HOUR_MS, Memtable, ProjectRows, write_shard};
-use super::segment::Segment;
+use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
+use super::segment::{Segment, Span};
 use super::symbols::Symbols;
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
@@ -153,7 +153,7 @@ impl Engine {
     pub(super) fn kept_from_ms(&self) -> i64 {
         let Some(retention_ms) = self.retention_ms else { return i64::MIN };
         let oldest_ms = self.clock.now_ms().saturating_sub(retention_ms);
-        oldest_ms.div_euclid(DAY_MS).saturating_mul(DAY_MS)
+        Span::Day.start_of(oldest_ms)
     }
 
     /// A number for a new segment or checkpoint.

@@ -183,16 +183,11 @@ impl Flusher {
     /// rows must not come back: then the new file goes, and nothing else changes.
     pub(super) fn replace(&mut self, merged: &Merged) -> Result<Replaced, StoreError> {
         let Merged { project: name, file, inputs, .. } = merged;
-        let path = manifest::segment_path(
-            &self.engine.dir,
-            name,
-            (file.start_ms, file.span),
-            file.sequence,
-        );
         let mut next = self.manifest.clone();
         let files = next.projects.entry(name.clone()).or_default();
         let found = files.segments.iter().filter(|file| inputs.contains(&file.sequence)).count();
         if found != inputs.len() {
+            let path = file.path(&self.engine.dir, name);
             let removed = self.engine.files.remove(&path);
             removed.map_err(|error| StoreError::io("removing", &path, error))?;
             return Ok(Replaced::Outdated);
@@ -204,11 +199,8 @@ impl Flusher {
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
             let list = segments.entry(name.clone()).or_default();
-            let (gone, mut kept): (Vec<_>, Vec<_>) =
-                list.drain(..).partition(|segment| inputs.contains(&segment.sequence));
-            gone.iter().for_each(|segment| segment.remove_when_unused());
-            kept.push(segment);
-            *list = kept;
+            take_out(list, |segment| inputs.contains(&segment.sequence));
+            list.push(segment);
             view.segments = Arc::new(segments);
         });
         self.count_bytes();
@@ -267,11 +259,8 @@ impl Flusher {
         self.commit(next)?;
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
-            for list in segments.values_mut() {
-                let gone = list.iter().filter(|segment| is_gone(segment.start_ms));
-                gone.for_each(|segment| segment.remove_when_unused());
-                list.retain(|segment| !is_gone(segment.start_ms));
-            }
+            let lists = segments.values_mut();
+            lists.for_each(|list| take_out(list, |segment| is_gone(segment.start_ms)));
             view.segments = Arc::new(segments);
         });
         self.count_bytes();
@@ -296,8 +285,13 @@ fn open_segment(
     name: &ProjectName,
     file: &SegmentFile,
 ) -> Result<Arc<Segment>, StoreError> {
-    let path = manifest::segment_path(dir, name, (file.start_ms, file.span), file.sequence);
-    Ok(Arc::new(Segment::open(path, file)?))
+    Ok(Arc::new(Segment::open(file.path(dir, name), file)?))
+}
+
+/// Takes segments out of a list. Their files go when nobody reads them any more.
+fn take_out(list: &mut Vec<Arc<Segment>>, is_gone: impl Fn(&Segment) -> bool) {
+    list.iter().filter(|segment| is_gone(segment)).for_each(|it| it.remove_when_unused());
+    list.retain(|segment| !is_gone(segment));
 }
 
 fn add_segments(view: &mut View, added: SegmentMap) {
@@ -409,10 +403,7 @@ fn remove_strangers(engine: &Engine, manifest: &Manifest) -> Result<(), StoreErr
     let mut known: BTreeSet<PathBuf> = BTreeSet::new();
     known.insert(manifest::seen_path(dir, manifest.seen));
     for (name, project) in &manifest.projects {
-        let path = |file: &SegmentFile| {
-            manifest::segment_path(dir, name, (file.start_ms, file.span), file.sequence)
-        };
-        known.extend(project.segments.iter().map(path));
+        known.extend(project.segments.iter().map(|file| file.path(dir, name)));
     }
     let mut pending = vec![dir.join("projects")];
     // The folder itself may hold files of others: only names that nobody else gives are looked at there.

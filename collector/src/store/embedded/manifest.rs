@@ -47,6 +47,13 @@ pub(super) struct SegmentFile {
     pub(super) reported: (i64, i64),
 }
 
+impl SegmentFile {
+    /// Where it lies.
+    pub(super) fn path(&self, dir: &Path, project: &ProjectName) -> PathBuf {
+        segment_path(dir, project, (self.start_ms, self.span), self.sequence)
+    }
+}
+
 impl Manifest {
     /// Reads the manifest of a folder; an absent one is that of a new store.
     pub(super) fn read(dir: &Path) -> Result<Self, StoreError> {

@@ -232,15 +232,12 @@ impl Gathered {
     ) -> Result<(), StoreError> {
         segment.read_stacks(entry, runs, &mut self.buffers)?;
         segment.read_sets(entry, runs, &mut self.buffers)?;
-        let mut behind = 0;
-        for part in entry.parts() {
-            let first = behind;
-            behind += part.rows();
+        for (rows, part) in entry.parts() {
             if self.columns.times.len() + part.rows() > limits::MERGE_ROWS_MAX {
                 write(self)?;
             }
             segment.read_part(part, runs, &mut self.buffers)?;
-            self.add_part(first)?;
+            self.add_part(rows.start)?;
         }
         Ok(())
     }

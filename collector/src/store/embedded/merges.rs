@@ -94,7 +94,7 @@ impl Merger {
             && let Some(due) = Due::next(&self.engine.view(), when, &self.failed)
         {
             match self.merge_one(&due) {
-                Ok(()) => count += due.inputs.len() as u64,
+                Ok(inputs) => count += inputs,
                 Err(StoreError::Abandoned) => break,
                 Err(error) => {
                     tracing::error!(%error, "segments cannot be merged and stay as they are");
@@ -107,15 +107,17 @@ impl Merger {
         result.map(|()| count)
     }
 
-    fn merge_one(&self, due: &Due) -> Result<(), StoreError> {
+    /// Merges; answers how many segments became part of another.
+    fn merge_one(&self, due: &Due) -> Result<u64, StoreError> {
         let merged = due.merge(&self.engine, &self.stop)?;
-        if self.replace(merged)? == Replaced::Done {
-            let inputs = due.inputs.len() as u64;
-            self.engine.counters.segments_merged.fetch_add(inputs, Ordering::Relaxed);
-            let from = jiff::Timestamp::from_millisecond(due.start_ms).unwrap_or_default();
-            tracing::debug!(%from, span = ?due.span, inputs, "merged segments");
+        if self.replace(merged)? == Replaced::Outdated {
+            return Ok(0);
         }
-        Ok(())
+        let inputs = due.inputs.len() as u64;
+        self.engine.counters.segments_merged.fetch_add(inputs, Ordering::Relaxed);
+        let from = jiff::Timestamp::from_millisecond(due.start_ms).unwrap_or_default();
+        tracing::debug!(%from, span = ?due.span, inputs, "merged segments");
+        Ok(inputs)
     }
 
     fn replace(&self, merged: Merged) -> Result<Replaced, StoreError> {

@@ -2,7 +2,7 @@
 
 use super::engine::{Counters, Engine, Project, View};
 use super::memtable::{ProjectRows, Rows, read_shard};
-use super::segment::{Buffers, Entry, Runs, Segment};
+use super::segment::{Buffers, Entry, Runs, Segment, Span};
 use super::symbols::Series;
 use crate::limits;
 use crate::profile::Attribute;
@@ -251,9 +251,8 @@ impl Plan {
         visit: &mut Visit<'_>,
     ) -> Result<bool, StoreError> {
         let (first_ms, last_ms) = segment.bounds();
-        if !self.selection.range.covers(first_ms, last_ms)
-            || self.selection.has_attribute_matchers()
-        {
+        let whole = self.selection.range.covers(first_ms, last_ms);
+        if segment.span == Span::Hour || !whole || self.selection.has_attribute_matchers() {
             return Ok(false);
         }
         let all: Option<Vec<_>> =
@@ -264,6 +263,7 @@ impl Plan {
         if !matches!(segment.read_service(self.type_id, service, &mut buffers), Ok(true)) {
             return Ok(false);
         }
+        self.asker.check()?;
         for (entry, series) in all {
             visit(series, Chunk { samples: entry.samples(), first_ms, ..Chunk::default() })?;
         }
@@ -299,10 +299,7 @@ impl Plan {
         if with_sets {
             segment.read_sets(entry, runs, buffers)?;
         }
-        let mut behind = 0;
-        for part in entry.parts() {
-            let first = behind;
-            behind += part.rows();
+        for (rows, part) in entry.parts() {
             let (first_ms, last_ms) = segment.times_of_part(part);
             if !self.selection.range.touches(first_ms, last_ms) {
                 continue;
@@ -316,7 +313,7 @@ impl Plan {
                 times: &buffers.times,
                 nodes: &buffers.nodes,
                 values: &buffers.values,
-                sets: if with_sets { &buffers.sets[first..behind] } else { &[] },
+                sets: if with_sets { &buffers.sets[rows] } else { &[] },
                 dictionary: if with_sets { &buffers.dictionary } else { &[] },
                 first_ms,
                 last_ms,

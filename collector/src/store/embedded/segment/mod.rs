@@ -17,6 +17,7 @@ pub(super) use write::{SegmentWriter, SeriesRows};
 use super::codec::{Malformed, Reader, Writer};
 use super::memtable::{DAY_MS, HOUR_MS};
 use crate::limits;
+use std::ops::Range;
 
 /// First bytes: a name and the version of the format.
 const MAGIC: &[u8; 8] = b"VSTSEG\x00\x02";
@@ -113,9 +114,14 @@ impl Entry {
         (self.type_id, self.service)
     }
 
-    /// Its rows, by time.
-    pub(super) fn parts(&self) -> &[Part] {
-        &self.parts
+    /// Its rows by time, in parts, each with its place in the columns of the series.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (Range<usize>, &Part)> {
+        let mut behind = 0;
+        self.parts.iter().map(move |part| {
+            let first = behind;
+            behind += part.rows();
+            (first..behind, part)
+        })
     }
 
     /// Observations of the series.

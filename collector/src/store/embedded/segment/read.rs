@@ -107,9 +107,7 @@ impl Segment {
         let services = &self.footer()?.services;
         let found = services.binary_search_by_key(&(type_id, service), ServiceSums::group);
         let Some(sums) = found.ok().map(|at| services[at]) else { return Ok(false) };
-        let length = u64::from(sums.section.length);
-        let mut run =
-            Run { wanted_end: sums.section.offset.saturating_add(length), ..Run::default() };
+        let mut run = Run::default();
         let bytes = self.section(sums.section, &mut run)?;
         self.checked(bytes.and_then(|bytes| {
             let (mut reader, count) = (Reader::new(bytes), sums.stacks as usize);
