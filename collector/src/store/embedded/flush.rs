@@ -70,7 +70,9 @@ impl Flusher {
     pub(super) fn flush(&mut self, job: &Job) -> Result<(), StoreError> {
         let mut created = Vec::new();
         let result = self.write_out(job, &mut created);
-        if result.is_err() {
+        // A manifest that could not be made durable may be in its place all the same: what it names stays.
+        let unnamed = || Manifest::read(&self.engine.dir).is_ok_and(|it| it == self.manifest);
+        if result.is_err() && unnamed() {
             for path in created {
                 // They count for nothing without the manifest; the next start removes what is left.
                 drop(self.engine.files.remove(&path));

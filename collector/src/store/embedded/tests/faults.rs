@@ -141,3 +141,36 @@ async fn segments_that_cannot_be_written_leave_everything_in_the_log() {
     let store = open_with(dir.path(), &files).unwrap();
     assert_eq!(merged(&store).await.unwrap().node_total[0], 7);
 }
+
+/// The process dies after the sync of a folder failed, whichever: what lies in the data folder then is a store with all
+/// that was acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_that_cannot_be_synced_leaves_a_store_that_opens() {
+    let mut failed = 0;
+    for syncs in 0..12 {
+        let (dir, files) = (tempfile::tempdir().unwrap(), Faulty::default());
+        let store = open_with(dir.path(), &files).unwrap();
+        store.append(one_profile("api", ProfileId::None, &[(&["main"], 5)])).await.unwrap();
+        files.fail_after(syncs, 1, Failure::Folder);
+        failed += u64::from(store.flush().await.is_err());
+        let found = tempfile::tempdir().unwrap();
+        copy(dir.path(), found.path());
+        let found = open(found.path());
+        assert_eq!(merged(&found).await.unwrap().node_total[0], 5, "after {syncs} syncs");
+    }
+    assert!(failed >= 4, "{failed} flushes met the failure");
+}
+
+/// Copies the files of a folder.
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            std::fs::create_dir(&to).unwrap();
+            copy(&entry.path(), &to);
+        } else {
+            std::fs::copy(entry.path(), to).unwrap();
+        }
+    }
+}

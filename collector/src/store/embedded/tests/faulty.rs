@@ -33,6 +33,8 @@ pub(super) enum Failure {
     Full,
     /// A sync fails and what it should have made durable is lost.
     Sync,
+    /// The sync of a folder fails, though the names in it are changed.
+    Folder,
 }
 
 impl Faulty {
@@ -153,6 +155,9 @@ impl Files for Faulty {
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
         self.step()?;
+        if self.fails(Failure::Folder) {
+            return Err(io::Error::other("the sync of the folder failed"));
+        }
         let mut state = self.state.lock().unwrap();
         state.unsynced_names.retain(|(changed, _)| changed.parent() != Some(path));
         Ok(())
