@@ -273,5 +273,10 @@ pub const WAL_FREEZE_BYTES: u64 = 256 << 20;
 /// How long after the end of an hour its rows are waited for before it becomes a segment, milliseconds.
 pub const SEGMENT_GRACE_MS: i64 = 10 * 60 * 1_000;
 
+/// Deletions whose samples are not gone from the disk yet; further ones are refused as busy.
+pub const DELETIONS_PENDING_MAX: usize = 64;
+/// Deletions that the store remembers, some 80 bytes each: more than can be asked for again after a crash.
+pub const DELETIONS_KNOWN_MAX: usize = 1_024;
+
 /// Open files of the process: its connections, and a file for each segment that a query reads.
 pub const DESCRIPTORS_MAX: u64 = 100_000;

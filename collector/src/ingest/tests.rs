@@ -45,6 +45,12 @@ impl ProfileStore for TestStore {
         }
         self.inner.append(batch)
     }
+    fn delete(&self, deletion: crate::store::Deletion) -> StoreFuture<'_, ()> {
+        self.inner.delete(deletion)
+    }
+    fn erase(&self, id: crate::store::DeletionId) -> StoreFuture<'_, ()> {
+        self.inner.erase(id)
+    }
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, query::FlameTree> {
         self.inner.merge(query)
     }

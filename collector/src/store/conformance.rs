@@ -39,24 +39,43 @@ proptest! {
         restarts in prop::collection::vec(any::<bool>(), 7),
         flushes in prop::collection::vec(any::<bool>(), 7),
         merges in prop::collection::vec(any::<bool>(), 7),
+        deletions in prop::collection::vec(prop::option::of(sample_data::deletions()), 7),
+        erasures in prop::collection::vec(any::<bool>(), 7),
     ) {
         runtime().block_on(async {
             let dir = tempfile::tempdir().unwrap();
             let (mut store, oracle) = (open(dir.path()), MemoryStore::new());
+            let batches_count = batches.len();
             for (at, batch) in batches.into_iter().enumerate() {
                 let ack = store.append(batch.clone()).await.unwrap();
                 assert_eq!(ack, oracle.append(batch).await.unwrap());
                 if flushes[at] {
                     store.flush().await.unwrap();
                 }
+                if let Some(deletion) = &deletions[at] {
+                    // Asked for twice, it is one: what came between is new.
+                    store.delete(deletion.clone()).await.unwrap();
+                    oracle.delete(deletion.clone()).await.unwrap();
+                    check_same(&store, &oracle, &selections[..1], sizes).await;
+                }
                 if merges[at] {
                     store.compact().await.unwrap();
+                }
+                if erasures[at] && let Some(deletion) = &deletions[at] {
+                    store.erase(deletion.id).await.unwrap();
                 }
                 if restarts[at] {
                     drop(store);
                     store = open(dir.path());
                 }
                 check_same(&store, &oracle, &selections[..1], sizes).await;
+                if let Some(deletion) = &deletions[at / 2] {
+                    store.delete(deletion.clone()).await.unwrap();
+                }
+            }
+            check_same(&store, &oracle, &selections, sizes).await;
+            for deletion in deletions.into_iter().take(batches_count).flatten() {
+                store.erase(deletion.id).await.unwrap();
             }
             check_same(&store, &oracle, &selections, sizes).await;
         });

@@ -17,6 +17,30 @@ use crate::query::{
     Overflow, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineError, TimelineQuery, Told,
 };
 use futures_util::future::BoxFuture;
+use std::sync::Arc;
+
+/// Which deletion: given by whoever asks for it, random.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeletionId(pub u128);
+
+impl std::fmt::Display for DeletionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What is to be deleted: the samples before a time that are stored when it is asked for. What arrives later is new.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// Its id.
+    pub id: DeletionId,
+    /// Of which project.
+    pub project: ProjectName,
+    /// Of which service; `None`: of all, and the reported time of hosts too.
+    pub service: Option<Arc<str>>,
+    /// The first time that stays, Unix milliseconds.
+    pub before_ms: i64,
+}
 
 /// What happened to a batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,6 +143,11 @@ pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 pub trait ProfileStore: Send + Sync {
     /// Resolves only when the batch is durable. A profile with an id seen before is not stored twice.
     fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack>;
+    /// Resolves when no later answer holds a sample of the deletion, also after a crash. The same id twice is one
+    /// deletion.
+    fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()>;
+    /// Resolves when the samples of a deletion, and all sums over them, are gone from the disk.
+    fn erase(&self, id: DeletionId) -> StoreFuture<'_, ()>;
     /// Merges a selection into a tree of functions.
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree>;
     /// Self and total by function, largest self first.

@@ -5,6 +5,7 @@ use crate::profile::{
     ProfileId, ProjectName, SampleDef, SeriesLabels, ValueType, WriteBatch,
 };
 use crate::query::{MatchOp, Matcher, Selection, TimeRange};
+use crate::store::{Deletion, DeletionId};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proto::{BuildId, FrameKind};
@@ -219,6 +220,21 @@ fn types(kind: u8) -> (ValueType, ValueType) {
         6 => (named("lock_holders", "count"), named("", "")),
         _ => (named("cpu", "nanoseconds"), named("cpu", "nanoseconds")),
     }
+}
+
+/// A deletion of what was stored before a random time.
+pub(crate) fn deletions() -> impl Strategy<Value = Deletion> {
+    let service = prop::option::of(text(&["api", "db", "none"]));
+    let before = prop_oneof![
+        3 => 0..SPAN_MS + 100_000,
+        1 => prop::sample::select(vec![0, 3_600_000, 2 * SPAN_MS]),
+    ];
+    (any::<u128>(), service, before).prop_map(|(id, service, before_ms)| Deletion {
+        id: DeletionId(id),
+        project: project(),
+        service,
+        before_ms: START_MS + before_ms,
+    })
 }
 
 /// A selection with random range and matchers.

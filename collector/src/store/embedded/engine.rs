@@ -1,5 +1,6 @@
 //! The state that writer and queries share, and how a durable batch enters it.
 
+use super::deletions::{Deletions, Numbered};
 use super::files::Files;
 use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
 use super::segment::{Segment, Span};
@@ -86,6 +87,8 @@ pub(super) struct View {
     /// Being written to segments.
     pub(super) frozen: Option<Arc<Memtable>>,
     pub(super) segments: Arc<SegmentMap>,
+    /// What is hidden of all of these.
+    pub(super) deletions: Arc<Deletions>,
 }
 
 /// The segments of each project.
@@ -125,6 +128,14 @@ impl Project {
 
     pub(super) fn symbols_mut(&self) -> RwLockWriteGuard<'_, Symbols> {
         self.symbols.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Project {
+    /// The name of a service.
+    pub(super) fn service_name(&self, number: u32) -> Arc<str> {
+        let symbols = self.symbols();
+        symbols.services.get(number as usize).map_or_else(|| "".into(), |it| Arc::clone(&it.name))
     }
 }
 
@@ -231,6 +242,19 @@ impl Engine {
             return Err(StoreError::Limit { what: "stacks of a service", max });
         }
         Ok(())
+    }
+
+    /// Hides what a durable deletion takes, then takes it out of the memtable. Only the writer calls it, so that no row
+    /// comes meanwhile.
+    pub(super) fn hide(&self, one: Numbered) {
+        self.change_view(|view| Arc::make_mut(&mut view.deletions).add(one.clone()));
+        let service = one.deletion.service.as_ref().and_then(|name| {
+            let project = self.project(&one.deletion.project)?;
+            let symbols = project.symbols();
+            let position = symbols.services.iter().position(|service| service.name == *name)?;
+            u32::try_from(position).ok()
+        });
+        self.view().active.forget(&one, service);
     }
 
     /// Adds a durable batch; `dropped[i]` tells that profile i was a duplicate. Only the writer calls it.

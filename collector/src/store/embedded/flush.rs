@@ -53,7 +53,11 @@ impl Flusher {
                 .insert(name.clone(), project.segments.iter().map(open).collect::<Result<_, _>>()?);
         }
         engine.start_sequence(manifest.next_sequence);
-        engine.change_view(|view| view.segments = Arc::new(segments));
+        engine.change_view(|view| {
+            view.active.set_clean_to(manifest.wal_clean_to);
+            view.deletions = Arc::clone(&manifest.deletions);
+            view.segments = Arc::new(segments);
+        });
         remove_strangers(&engine, &manifest)?;
         let seen = read_seen(dir, manifest.seen)?;
         let flusher = Self { engine, manifest, written };
@@ -94,7 +98,7 @@ impl Flusher {
             files.log_bytes = self.write_symbols(&project)?;
             let mut segments = Vec::new();
             for hour in hours(&rows) {
-                let file = self.write_segment(&name, &rows, hour, created)?;
+                let file = self.write_segment(&name, (&rows, frozen.clean_to()), hour, created)?;
                 segments.push(open_segment(&self.engine.dir, &name, &file)?);
                 files.segments.push(file);
             }
@@ -106,6 +110,7 @@ impl Flusher {
         created.push(seen_path.clone());
         write_seen(&self.engine, &seen_path, &job.seen)?;
         next.wal_floor = job.wal_floor;
+        next.wal_clean_to = frozen.clean_to();
         self.commit(next)?;
         created.clear();
         self.engine.change_view(|view| {
@@ -159,11 +164,11 @@ impl Flusher {
     fn write_segment(
         &self,
         name: &ProjectName,
-        rows: &ProjectRows,
+        (rows, clean_to): (&ProjectRows, u64),
         hour: i64,
         created: &mut Vec<PathBuf>,
     ) -> Result<SegmentFile, StoreError> {
-        let new = NewSegment::of(&self.engine, name, (hour * HOUR_MS, Span::Hour));
+        let new = NewSegment::of(&self.engine, name, (hour * HOUR_MS, Span::Hour), clean_to);
         created.extend(new.paths());
         let mut writer = new.create()?;
         let types = self.engine.project(name).map(|project| {
@@ -184,34 +189,44 @@ impl Flusher {
     /// Puts a merged segment in the place of those that it was made of. If one of them was dropped meanwhile, its
     /// rows must not come back: then the new file goes, and nothing else changes.
     pub(super) fn replace(&mut self, merged: &Merged) -> Result<Replaced, StoreError> {
-        let Merged { project: name, file, inputs, .. } = merged;
+        let Merged { project: name, file, inputs } = merged;
         let mut next = self.manifest.clone();
         let files = next.projects.entry(name.clone()).or_default();
         let found = files.segments.iter().filter(|file| inputs.contains(&file.sequence)).count();
         if found != inputs.len() {
+            let Some(file) = file else { return Ok(Replaced::Outdated) };
             let path = file.path(&self.engine.dir, name);
             let removed = self.engine.files.remove(&path);
             removed.map_err(|error| StoreError::io("removing", &path, error))?;
             return Ok(Replaced::Outdated);
         }
         files.segments.retain(|file| !inputs.contains(&file.sequence));
-        files.segments.push(*file);
-        let segment = open_segment(&self.engine.dir, name, file)?;
+        files.segments.extend(file);
+        let segment = file.as_ref().map(|file| open_segment(&self.engine.dir, name, file));
+        let segment = segment.transpose()?;
         self.commit(next)?;
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
             let list = segments.entry(name.clone()).or_default();
             take_out(list, |segment| inputs.contains(&segment.sequence));
-            list.push(segment);
+            list.extend(segment);
             view.segments = Arc::new(segments);
         });
         self.count_bytes();
         Ok(Replaced::Done)
     }
 
+    /// Notes that no file holds rows of deletions up to a number.
+    pub(super) fn mark_erased(&mut self, number: u64) -> Result<(), StoreError> {
+        let mark = |view: &mut View| Arc::make_mut(&mut view.deletions).mark_erased(number);
+        self.engine.change_view(mark);
+        self.commit(self.manifest.clone())
+    }
+
     /// Makes a manifest the one that counts.
     fn commit(&mut self, mut next: Manifest) -> Result<(), StoreError> {
         next.next_sequence = self.engine.sequence_so_far();
+        next.deletions = Arc::clone(&self.engine.view().deletions);
         next.write(&*self.engine.files, &self.engine.dir)?;
         self.manifest = next;
         Ok(())

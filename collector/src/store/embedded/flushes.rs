@@ -4,6 +4,7 @@
 
 use super::engine::Engine;
 use super::flush::{Flusher, FreezeLimit, Job, is_due};
+use super::memtable::Memtable;
 use super::merged::{Merged, Replaced};
 use super::seen::Seen;
 use super::wal::Wal;
@@ -26,6 +27,8 @@ pub(super) enum Work {
     Retain,
     /// Put a merged segment in the place of others, and say what became of it.
     Replace(Merged, Sender<Result<Replaced, StoreError>>),
+    /// Note that no file holds rows of deletions up to a number.
+    Erased(u64, Sender<Result<(), StoreError>>),
 }
 
 /// The writer's end of the flushing thread.
@@ -58,6 +61,10 @@ impl Flushes {
                     Work::Replace(merged, reply) => {
                         // Who merges waits; the writer asked for nothing.
                         drop(reply.send(flusher.replace(merged)));
+                        continue;
+                    }
+                    Work::Erased(number, reply) => {
+                        drop(reply.send(flusher.mark_erased(*number)));
                         continue;
                     }
                 };
@@ -135,7 +142,10 @@ impl Flushes {
         wal.rotate();
         seen.expire(self.engine.clock.now_ms());
         self.job = Some(Job { wal_floor: wal.sequence(), seen: Arc::new(seen.clone()) });
-        self.engine.change_view(|view| view.frozen = Some(std::mem::take(&mut view.active)));
+        self.engine.change_view(|view| {
+            let next = Memtable::clean_to_from(view.active.clean_to());
+            view.frozen = Some(std::mem::replace(&mut view.active, Arc::new(next)));
+        });
     }
 
     fn run(&mut self) {

@@ -23,6 +23,8 @@ pub(super) struct Memtable {
     projects: RwLock<BTreeMap<ProjectName, Arc<ProjectRows>>>,
     bytes: AtomicU64,
     age: Mutex<Age>,
+    /// Number of the last deletion that took its rows out, or came before them.
+    clean_to: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,6 +87,25 @@ impl Memtable {
     /// Memory of the rows, roughly, bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// No rows yet; deletions up to a number came before them.
+    pub(super) fn clean_to_from(clean_to: u64) -> Self {
+        Self { clean_to: AtomicU64::new(clean_to), ..Self::default() }
+    }
+
+    /// The number of the last deletion that hides nothing of it.
+    pub(super) fn clean_to(&self) -> u64 {
+        self.clean_to.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_clean_to(&self, number: u64) {
+        self.clean_to.store(number, Ordering::Release);
+    }
+
+    /// Rows went.
+    pub(super) fn uncount(&self, rows: u64) {
+        self.bytes.fetch_sub(rows * ROW_BYTES, Ordering::Relaxed);
     }
 
     pub(super) fn is_empty(&self) -> bool {

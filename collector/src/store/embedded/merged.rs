@@ -5,7 +5,8 @@
 //! An input that cannot be read whole is not merged: nothing may be left out for good that a repair could bring
 //! back.
 
-use super::engine::{Engine, View};
+use super::deletions::{Deletions, Of, shown_span};
+use super::engine::{Engine, Project, View};
 use super::memtable::HOUR_MS;
 use super::new_segment::NewSegment;
 use super::segment::{Buffers, Entry, Runs, Segment, SegmentWriter, SeriesRows, Span};
@@ -52,7 +53,8 @@ pub(super) struct Due {
 #[derive(Clone, Debug)]
 pub(super) struct Merged {
     pub(super) project: ProjectName,
-    pub(super) file: SegmentFile,
+    /// Nothing if all that they hold was deleted.
+    pub(super) file: Option<SegmentFile>,
     /// The numbers of those.
     pub(super) inputs: BTreeSet<u64>,
 }
@@ -116,39 +118,54 @@ impl Due {
         self.inputs.iter().map(|segment| segment.sequence).collect()
     }
 
-    /// Writes the segment that holds what the inputs hold. Ends early once `stop` is set.
+    /// Writes the segment that holds what the inputs hold and no deletion took. Ends early once `stop` is set.
     pub(super) fn merge(&self, engine: &Engine, stop: &AtomicBool) -> Result<Merged, StoreError> {
-        let new = NewSegment::of(engine, &self.project, (self.start_ms, self.span));
-        let written = self.write(&new, stop);
-        if written.is_err() {
+        let (project, inputs) = (self.project.clone(), self.sequences());
+        let deletions = Arc::clone(&engine.view().deletions);
+        let known = engine.project(&self.project);
+        let kept = Kept { project: &self.project, known: known.as_deref(), deletions: &deletions };
+        let place = (self.start_ms, self.span);
+        let new = NewSegment::of(engine, &self.project, place, deletions.number());
+        let written = self.write(&new, &kept, stop);
+        if !matches!(written, Ok(Some(_))) {
             for path in new.paths() {
                 // It counts for nothing; the next start removes what is left.
                 drop(engine.files.remove(&path));
             }
         }
-        let (project, inputs) = (self.project.clone(), self.sequences());
         Ok(Merged { project, file: written?, inputs })
     }
 
-    fn write(&self, new: &NewSegment<'_>, stop: &AtomicBool) -> Result<SegmentFile, StoreError> {
+    fn write(
+        &self,
+        new: &NewSegment<'_>,
+        kept: &Kept<'_>,
+        stop: &AtomicBool,
+    ) -> Result<Option<SegmentFile>, StoreError> {
         let mut groups: BTreeSet<(u32, u32)> = BTreeSet::new();
         let mut open = Vec::new();
         for segment in &self.inputs {
             // Open for all of its sections.
             open.push(segment.hold()?);
-            groups.extend(segment.all_entries()?.iter().map(Entry::group));
+            let kept = |entry: &&Entry| {
+                segment.times_of(entry).1 >= kept.rows_since_ms(segment, entry.service)
+            };
+            groups.extend(segment.all_entries()?.iter().filter(kept).map(Entry::group));
+        }
+        let reports = self.reports(kept)?;
+        if groups.is_empty() && reports.is_empty() {
+            return Ok(None);
         }
         let mut writer = new.create()?;
         for group in groups {
             if stop.load(Ordering::Relaxed) {
                 return Err(StoreError::Abandoned);
             }
-            self.add_group(group, new, &mut writer)?;
+            self.add_group(group, new, kept, &mut writer)?;
         }
-        let reports = self.reports()?;
         let reports: Vec<_> =
             reports.iter().map(|((type_id, host), spans)| (*type_id, host, spans)).collect();
-        new.finish(writer, &reports)
+        new.finish(writer, &reports).map(Some)
     }
 
     /// Adds the series of one type and service.
@@ -156,13 +173,15 @@ impl Due {
         &self,
         (type_id, service): (u32, u32),
         new: &NewSegment<'_>,
+        kept: &Kept<'_>,
         writer: &mut SegmentWriter,
     ) -> Result<(), StoreError> {
         let mut sources = Vec::new();
         for segment in &self.inputs {
             let entries = segment.entries(type_id, service)?;
             let runs = Runs::over(entries, true, limits::MERGE_READ_BYTES_MAX);
-            sources.push(Source { segment, rest: entries, runs });
+            let from_ms = kept.rows_since_ms(segment, service);
+            sources.push(Source { segment, rest: entries, runs, from_ms });
         }
         let mut rows = Gathered { start_ms: self.start_ms, ..Gathered::default() };
         let next = |sources: &[Source<'_>]| {
@@ -171,6 +190,9 @@ impl Due {
         while let Some(series) = next(&sources) {
             let mut write = |rows: &mut Gathered| {
                 let (columns, dictionary) = rows.take();
+                if columns.times.is_empty() {
+                    return Ok(());
+                }
                 let added = writer.add((type_id, service, series), columns, &dictionary);
                 added.map_err(|error| new.failed(error))
             };
@@ -179,7 +201,7 @@ impl Due {
                     source.rest.split_first().filter(|(entry, _)| entry.series == series)
                 {
                     source.rest = rest;
-                    rows.add(source.segment, entry, &mut source.runs, &mut write)?;
+                    rows.add(source, entry, &mut write)?;
                 }
             }
             write(&mut rows)?;
@@ -188,16 +210,40 @@ impl Due {
     }
 
     /// The time that hosts reported.
-    fn reports(&self) -> Result<BTreeMap<(u32, Arc<str>), Intervals>, StoreError> {
+    fn reports(&self, kept: &Kept<'_>) -> Result<BTreeMap<(u32, Arc<str>), Intervals>, StoreError> {
         let mut reports: BTreeMap<(u32, Arc<str>), Intervals> = BTreeMap::new();
         let always = TimeRange { from_ms: i64::MIN, to_ms: i64::MAX };
         for segment in &self.inputs {
-            segment.reports(always, &mut |type_id, host, (start_ms, end_ms)| {
-                let key = (type_id, Arc::clone(host));
-                reports.entry(key).or_default().add(start_ms, end_ms);
+            let from_ms = kept.reports_since_ms(segment);
+            segment.reports(always, &mut |type_id, host, span| {
+                if let Some((start_ms, end_ms)) = shown_span(span, from_ms) {
+                    let key = (type_id, Arc::clone(host));
+                    reports.entry(key).or_default().add(start_ms, end_ms);
+                }
             })?;
         }
         Ok(reports)
+    }
+}
+
+/// What of the inputs was not deleted.
+struct Kept<'a> {
+    project: &'a ProjectName,
+    known: Option<&'a Project>,
+    deletions: &'a Deletions,
+}
+
+impl Kept<'_> {
+    /// The first time that is kept of the rows of a service.
+    fn rows_since_ms(&self, segment: &Segment, service: u32) -> i64 {
+        let name = self.known.map(|project| project.service_name(service));
+        let of = Of::Service(name.as_deref().unwrap_or_default());
+        self.deletions.shown_from_ms(self.project, of, segment.clean_to)
+    }
+
+    /// The first time that is kept of reports.
+    fn reports_since_ms(&self, segment: &Segment) -> i64 {
+        self.deletions.shown_from_ms(self.project, Of::Reports, segment.clean_to)
     }
 }
 
@@ -207,6 +253,8 @@ struct Source<'a> {
     /// Its series of the group that were not merged yet.
     rest: &'a [Entry],
     runs: Runs,
+    /// Earlier rows were deleted.
+    from_ms: i64,
 }
 
 /// Rows of one series from several segments.
@@ -225,25 +273,31 @@ impl Gathered {
     /// several times.
     fn add(
         &mut self,
-        segment: &Segment,
+        Source { segment, runs, from_ms, .. }: &mut Source<'_>,
         entry: &Entry,
-        runs: &mut Runs,
         write: &mut impl FnMut(&mut Self) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
+        let (segment, from_ms) = (*segment, *from_ms);
+        if segment.times_of(entry).1 < from_ms {
+            return Ok(());
+        }
         segment.read_stacks(entry, runs, &mut self.buffers)?;
         segment.read_sets(entry, runs, &mut self.buffers)?;
         for (rows, part) in entry.parts() {
+            if segment.times_of_part(part).1 < from_ms {
+                continue;
+            }
             if self.columns.times.len() + part.rows() > limits::MERGE_ROWS_MAX {
                 write(self)?;
             }
             segment.read_part(part, runs, &mut self.buffers)?;
-            self.add_part(rows.start)?;
+            self.add_part(rows.start, from_ms)?;
         }
         Ok(())
     }
 
-    /// Adds the part that was read; its attribute sets begin at `first`.
-    fn add_part(&mut self, first: usize) -> Result<(), StoreError> {
+    /// Adds what is kept of the part that was read; its attribute sets begin at `first`.
+    fn add_part(&mut self, first: usize, from_ms: i64) -> Result<(), StoreError> {
         let Self { buffers, columns, dictionary, numbers, start_ms } = self;
         let mut number = |set: &Arc<[Attribute]>| {
             *numbers.entry(Arc::clone(set)).or_insert_with(|| {
@@ -252,7 +306,8 @@ impl Gathered {
             })
         };
         let mut known: Vec<Option<u32>> = vec![None; buffers.dictionary.len()];
-        for (at, &time_ms) in buffers.times.iter().enumerate() {
+        let kept = buffers.times.iter().enumerate().filter(|(_, time_ms)| **time_ms >= from_ms);
+        for (at, &time_ms) in kept {
             let offset = u32::try_from(time_ms - *start_ms).ok();
             let offset = offset.ok_or_else(|| StoreError::Damaged {
                 path: "a segment".to_owned(),

@@ -2,6 +2,7 @@
 //! queries. What it made takes the place of its inputs by way of the flusher, who alone writes the manifest.
 
 use super::engine::Engine;
+use super::erase;
 use super::flushes::Work;
 use super::merged::{Due, Merged, Replaced, When};
 use crate::store::StoreError;
@@ -20,10 +21,18 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Answers how many segments became part of others.
 type Reply = oneshot::Sender<Result<u64, StoreError>>;
 
+/// What the thread is asked to do.
+enum Request {
+    /// Merge every day that has several segments.
+    Merge(Reply),
+    /// Write segments anew without what deletions up to a number took.
+    Erase(u64, oneshot::Sender<Result<(), StoreError>>),
+}
+
 /// The thread's other end. Dropping it waits for the thread, which ends within a service.
 #[derive(Debug)]
 pub(super) struct Merges {
-    requests: Mutex<Option<Sender<Reply>>>,
+    requests: Mutex<Option<Sender<Request>>>,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -42,8 +51,21 @@ impl Merges {
 
     /// Has every day that has several segments merged.
     pub(super) fn merge_all(&self, reply: Reply) -> Result<(), StoreError> {
+        self.ask(Request::Merge(reply))
+    }
+
+    /// Has the samples of deletions up to a number removed from the disk.
+    pub(super) fn erase(
+        &self,
+        number: u64,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    ) -> Result<(), StoreError> {
+        self.ask(Request::Erase(number, reply))
+    }
+
+    fn ask(&self, request: Request) -> Result<(), StoreError> {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = requests.as_ref().and_then(|requests| requests.send(reply).ok());
+        let sent = requests.as_ref().and_then(|requests| requests.send(request).ok());
         sent.ok_or_else(|| StoreError::Busy("the store is shutting down".to_owned()))
     }
 
@@ -69,13 +91,18 @@ struct Merger {
 }
 
 impl Merger {
-    fn run(&mut self, requests: &Receiver<Reply>) {
+    fn run(&mut self, requests: &Receiver<Request>) {
         loop {
             match requests.recv_timeout(LOOK) {
-                Ok(reply) => {
+                Ok(Request::Merge(reply)) => {
                     let merged = self.merge_all(When::Now);
                     // Nobody listens if the caller gave up; the merges happened all the same.
                     drop(reply.send(merged));
+                }
+                Ok(Request::Erase(number, reply)) => {
+                    let erased = self.erase(number);
+                    // As above.
+                    drop(reply.send(erased));
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let now = When::At(self.engine.clock.now_ms());
@@ -118,6 +145,37 @@ impl Merger {
         let from = jiff::Timestamp::from_millisecond(due.start_ms).unwrap_or_default();
         tracing::debug!(%from, span = ?due.span, inputs, "merged segments");
         Ok(inputs)
+    }
+
+    /// Writes segments anew until none holds what was deleted.
+    fn erase(&self, number: u64) -> Result<(), StoreError> {
+        // What cannot be read does not keep others from being written.
+        let (mut passed_over, mut result) = (BTreeSet::new(), Ok(()));
+        while !self.stop.load(Ordering::Relaxed) {
+            let next = erase::next(&self.engine, &self.engine.view(), &passed_over);
+            let failed = match next {
+                Ok(None) => break,
+                Ok(Some(due)) => {
+                    let merged = due.merge(&self.engine, &self.stop);
+                    // One that was dropped meanwhile holds nothing any more.
+                    let replaced = merged.and_then(|merged| self.replace(merged)).map(drop);
+                    replaced.map_err(|error| (due.sequences(), error))
+                }
+                Err((sequence, error)) => Err((BTreeSet::from([sequence]), error)),
+            };
+            if let Err((mut inputs, error)) = failed {
+                passed_over.append(&mut inputs);
+                result = Err(error);
+            }
+        }
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(StoreError::Abandoned);
+        }
+        result?;
+        let (reply, answer) = channel();
+        let ended = || StoreError::Busy("the flusher ended".to_owned());
+        self.flusher.send(Work::Erased(number, reply)).ok().ok_or_else(ended)?;
+        answer.recv().unwrap_or_else(|_| Err(ended()))
     }
 
     fn replace(&self, merged: Merged) -> Result<Replaced, StoreError> {

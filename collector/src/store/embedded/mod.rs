@@ -7,7 +7,9 @@ mod answers;
 mod batch;
 mod codec;
 mod columns;
+mod deletions;
 mod engine;
+mod erase;
 mod files;
 mod flush;
 mod flushes;
@@ -31,7 +33,7 @@ mod writer;
 
 pub use engine::Clock;
 
-use super::{Ack, ProfileStore, StoreError, StoreFuture, StoreStats};
+use super::{Ack, Deletion, DeletionId, ProfileStore, StoreError, StoreFuture, StoreStats};
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProjectName, WriteBatch};
@@ -255,6 +257,27 @@ impl Drop for EmbeddedStore {
 impl ProfileStore for EmbeddedStore {
     fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack> {
         Box::pin(self.append_batch(batch))
+    }
+
+    fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            self.send(Command::Delete(Box::new(deletion), reply))?;
+            answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
+        })
+    }
+
+    fn erase(&self, id: DeletionId) -> StoreFuture<'_, ()> {
+        Box::pin(async move {
+            let deletions = Arc::clone(&self.engine.view().deletions);
+            let number = deletions.get(id).filter(|one| !one.is_erased).map(|one| one.number);
+            let Some(number) = number else { return Ok(()) };
+            // The log holds the rows, too, until the memtable after them is in segments.
+            self.flush().await?;
+            let (reply, answer) = oneshot::channel();
+            self.merges.erase(number, reply)?;
+            answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the merger ended".to_owned())))
+        })
     }
 
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree> {

@@ -21,6 +21,8 @@ pub(super) struct NewSegment<'e> {
     /// Start of its hour or day.
     start_ms: i64,
     span: Span,
+    /// Number of the last deletion that hides nothing of it.
+    clean_to: u64,
     sequence: u64,
     path: PathBuf,
     /// The name until the file is complete.
@@ -33,11 +35,12 @@ impl<'e> NewSegment<'e> {
         engine: &'e Engine,
         project: &ProjectName,
         (start_ms, span): (i64, Span),
+        clean_to: u64,
     ) -> Self {
         let sequence = engine.next_sequence();
         let path = manifest::segment_path(&engine.dir, project, (start_ms, span), sequence);
         let temporary = path.with_extension("tmp");
-        Self { engine, start_ms, span, sequence, path, temporary }
+        Self { engine, start_ms, span, clean_to, sequence, path, temporary }
     }
 
     /// What it may leave behind if it fails.
@@ -71,8 +74,8 @@ impl<'e> NewSegment<'e> {
         let first = spans().map(|&(start_ms, _)| start_ms).min();
         let last = spans().map(|&(_, end_ms)| end_ms - 1).max();
         let reported = first.zip(last).unwrap_or((i64::MAX, i64::MIN));
-        let Self { start_ms, span, sequence, .. } = *self;
-        Ok(SegmentFile { start_ms, span, sequence, bytes, reported })
+        let Self { start_ms, span, sequence, clean_to, .. } = *self;
+        Ok(SegmentFile { start_ms, span, sequence, bytes, reported, clean_to })
     }
 
     /// An error of this file.

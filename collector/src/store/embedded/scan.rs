@@ -1,5 +1,6 @@
 //! Finds the samples of a selection and hands them on in chunks of columns, one service after another.
 
+use super::deletions::{Of, shown, shown_span};
 use super::engine::{Counters, Engine, Project, View};
 use super::memtable::{ProjectRows, Rows, read_shard};
 use super::segment::{Buffers, Entry, Runs, Segment, Span};
@@ -95,6 +96,8 @@ struct Source<'a> {
     segment: &'a Segment,
     entry: &'a Entry,
     series: &'a Series,
+    /// What is asked for and was not deleted.
+    range: TimeRange,
 }
 
 /// Buffers that are used from series to series.
@@ -164,21 +167,32 @@ impl Plan {
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
         let mut scratch = Scratch::default();
+        let name = self.project.service_name(service);
         for segment in self.segments() {
-            self.scan_segment(segment, service, need, &mut scratch, visit)?;
+            let range = self.shown(Of::Service(&name), segment.clean_to);
+            if range.touches(segment.bounds().0, segment.bounds().1) {
+                self.scan_segment(segment, (service, range), need, &mut scratch, visit)?;
+            }
         }
-        for rows in self.memtables() {
+        for (rows, clean_to) in self.memtables() {
+            let range = self.shown(Of::Service(&name), clean_to);
             let shards = rows.shards();
             let mine = shards.iter().find(|&&(number, _)| number == service);
             let Some((_, shard)) = mine else { continue };
             for (&id, rows) in &*read_shard(shard) {
                 self.asker.check()?;
                 if let Some(series) = self.series(id) {
-                    self.visit_rows(series, &rows.columns(), &mut scratch, visit)?;
+                    self.visit_rows((series, range), &rows.columns(), &mut scratch, visit)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// What is asked for of rows that are clean to a number, without what was deleted.
+    fn shown(&self, of: Of<'_>, clean_to: u64) -> TimeRange {
+        let from_ms = self.view.deletions.shown_from_ms(&self.project.name, of, clean_to);
+        shown(self.selection.range, from_ms)
     }
 
     fn segments(&self) -> impl Iterator<Item = &Segment> {
@@ -192,7 +206,7 @@ impl Plan {
     fn scan_segment(
         &self,
         segment: &Segment,
-        service: u32,
+        (service, range): (u32, TimeRange),
         need: Need,
         scratch: &mut Scratch,
         visit: &mut Visit<'_>,
@@ -206,10 +220,9 @@ impl Plan {
             Ok(entries) => entries,
             Err(error) => return self.leave_out(error),
         };
-        if need == Need::Service && self.scan_sums(segment, (service, entries), visit)? {
+        if need == Need::Service && self.scan_sums(segment, (service, range), entries, visit)? {
             return Ok(());
         }
-        let range = self.selection.range;
         let wanted = |entry: &Entry| {
             let (first_ms, last_ms) = segment.times_of(entry);
             let series = self.series(entry.series)?;
@@ -229,7 +242,7 @@ impl Plan {
             for entry in run {
                 let Some(series) = wanted(entry) else { continue };
                 self.asker.check()?;
-                let source = Source { segment, entry, series };
+                let source = Source { segment, entry, series, range };
                 let mut reading = Reading { runs: &mut runs, buffers: &mut buffers, scratch };
                 match self.visit_entry(source, need, &mut reading, visit) {
                     Err(error @ StoreError::Damaged { .. }) => self.leave_out(error)?,
@@ -247,11 +260,12 @@ impl Plan {
     fn scan_sums(
         &self,
         segment: &Segment,
-        (service, entries): (u32, &[Entry]),
+        (service, range): (u32, TimeRange),
+        entries: &[Entry],
         visit: &mut Visit<'_>,
     ) -> Result<bool, StoreError> {
         let (first_ms, last_ms) = segment.bounds();
-        let whole = self.selection.range.covers(first_ms, last_ms);
+        let whole = range.covers(first_ms, last_ms);
         if segment.span == Span::Hour || !whole || self.selection.has_attribute_matchers() {
             return Ok(false);
         }
@@ -279,10 +293,10 @@ impl Plan {
         reading: &mut Reading<'_>,
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
-        let Source { segment, entry, series } = source;
+        let Source { segment, entry, series, range } = source;
         let (first_ms, last_ms) = segment.times_of(entry);
         let by_attribute = self.selection.has_attribute_matchers();
-        let whole = self.selection.range.covers(first_ms, last_ms) && !by_attribute;
+        let whole = range.covers(first_ms, last_ms) && !by_attribute;
         let sums_will_do = match need {
             Need::Service | Need::Stacks => true,
             Need::Buckets(buckets) => whole && buckets.index(first_ms) == buckets.index(last_ms),
@@ -301,7 +315,7 @@ impl Plan {
         }
         for (rows, part) in entry.parts() {
             let (first_ms, last_ms) = segment.times_of_part(part);
-            if !self.selection.range.touches(first_ms, last_ms) {
+            if !range.touches(first_ms, last_ms) {
                 continue;
             }
             self.asker.check()?;
@@ -318,7 +332,7 @@ impl Plan {
                 first_ms,
                 last_ms,
             };
-            self.visit_rows(series, &columns, scratch, visit)?;
+            self.visit_rows((series, range), &columns, scratch, visit)?;
         }
         Ok(())
     }
@@ -350,37 +364,51 @@ impl Plan {
         let mut hosts = HostValues::default();
         let range = self.selection.range;
         for segment in self.view.segments.get(&self.project.name).into_iter().flatten() {
+            let from_ms = self.reports_from_ms(segment.clean_to);
             let read = segment.reports(range, &mut |type_id, host, span| {
+                let Some(span) = shown_span(span, from_ms) else { return };
                 if self.reporting.contains(&type_id) && self.selection.matches_host(host) {
                     report(&mut hosts, host, &[span], range);
                 }
             });
             read.or_else(|error| self.leave_out(error))?;
         }
-        for rows in self.memtables() {
+        for (rows, clean_to) in self.memtables() {
+            let from_ms = self.reports_from_ms(clean_to);
             for ((_, type_id, host), intervals) in &*rows.reports() {
                 if self.reporting.contains(type_id) && self.selection.matches_host(host) {
-                    report(&mut hosts, host, intervals.spans(), range);
+                    let spans = intervals.spans().iter();
+                    let spans: Vec<(i64, i64)> =
+                        spans.filter_map(|&span| shown_span(span, from_ms)).collect();
+                    report(&mut hosts, host, &spans, range);
                 }
             }
         }
         Ok(hosts)
     }
 
-    fn memtables(&self) -> impl Iterator<Item = Arc<ProjectRows>> {
+    fn reports_from_ms(&self, clean_to: u64) -> i64 {
+        self.view.deletions.shown_from_ms(&self.project.name, Of::Reports, clean_to)
+    }
+
+    /// The rows that no segment holds, and the number that they are clean to.
+    fn memtables(&self) -> impl Iterator<Item = (Arc<ProjectRows>, u64)> {
         let all = [Some(&self.view.active), self.view.frozen.as_ref()];
-        all.into_iter().flatten().filter_map(|memtable| memtable.project(&self.project.name))
+        all.into_iter().flatten().filter_map(|memtable| {
+            // Read before the rows: they are only ever cleaner.
+            let clean_to = memtable.clean_to();
+            Some((memtable.project(&self.project.name)?, clean_to))
+        })
     }
 
     /// Hands on what lies in the range and passes the matchers of attributes.
     pub(super) fn visit_rows(
         &self,
-        series: &Series,
+        (series, range): (&Series, TimeRange),
         all: &Columns<'_>,
         scratch: &mut Scratch,
         visit: &mut Visit<'_>,
     ) -> Result<(), StoreError> {
-        let range = self.selection.range;
         if !range.touches(all.first_ms, all.last_ms) {
             return Ok(());
         }

@@ -3,6 +3,7 @@
 
 use super::batch;
 use super::codec::{Malformed, Reader, Writer as Bytes};
+use super::deletions::Numbered;
 use super::engine::Engine;
 use super::flushes::Flushes;
 use super::seen::Seen;
@@ -10,7 +11,7 @@ use super::wal::{self, Replayed, Wal};
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProfileId, ProjectName, WriteBatch};
-use crate::store::{Ack, StoreError};
+use crate::store::{Ack, Deletion, StoreError};
 use hashbrown::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ const TICK: Duration = Duration::from_millis(500);
 
 /// Kind of the WAL record of a batch.
 const RECORD_BATCH: u8 = 1;
+/// Kind of the WAL record of a deletion: of what stands before it in the log and in files.
+const RECORD_DELETION: u8 = 2;
 
 /// A batch that waits to be written.
 pub(super) struct Append {
@@ -38,6 +41,8 @@ pub(super) struct Append {
 /// What the writer is asked to do.
 pub(super) enum Command {
     Append(Box<Append>),
+    /// Hide what is stored so far.
+    Delete(Box<Deletion>, oneshot::Sender<Result<(), StoreError>>),
     /// Write everything out.
     Flush(oneshot::Sender<Result<(), StoreError>>),
 }
@@ -73,6 +78,11 @@ impl Writer {
                     Command::Flush(reply) => {
                         let result = self.flush();
                         // Nobody listens if the caller gave up; the flush happened all the same.
+                        drop(reply.send(result));
+                    }
+                    Command::Delete(deletion, reply) => {
+                        let result = self.delete(*deletion);
+                        // Nobody listens if the caller gave up; it is deleted all the same.
                         drop(reply.send(result));
                     }
                     Command::Append(first) => next = self.group(first, commands),
@@ -125,6 +135,26 @@ impl Writer {
             }
         }
         after
+    }
+
+    /// Makes a deletion durable, then hides what it takes.
+    fn delete(&mut self, deletion: Deletion) -> Result<(), StoreError> {
+        let known = Arc::clone(&self.engine.view().deletions);
+        if known.get(deletion.id).is_some() {
+            return Ok(());
+        }
+        if known.pending().count() >= limits::DELETIONS_PENDING_MAX {
+            return Err(StoreError::Busy("too many deletions are under way".to_owned()));
+        }
+        let one = Numbered { number: known.number() + 1, deletion, is_erased: false };
+        let (mut payload, mut record) = (Bytes::default(), Vec::new());
+        one.encode(&mut payload);
+        self.wal.frame(RECORD_DELETION, &payload.bytes, &mut record)?;
+        let written = self.wal.write(&record);
+        written.map_err(|error| StoreError::io("writing the WAL in", &self.engine.dir, error))?;
+        self.engine.counters.wal_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
+        self.engine.hide(one);
+        Ok(())
     }
 
     /// Decides what of a batch is new and frames its record.
@@ -212,8 +242,15 @@ impl Writer {
 
     /// Takes a record of the WAL at the start.
     fn replay(&mut self, kind: u8, payload: &[u8]) -> Result<(), Malformed> {
-        if kind != RECORD_BATCH {
-            return Err(Malformed("a record of an unknown kind"));
+        match kind {
+            RECORD_BATCH => {}
+            RECORD_DELETION => {
+                let mut reader = Reader::new(payload);
+                let one = Numbered::decode(&mut reader)?;
+                self.engine.hide(one);
+                return reader.end();
+            }
+            _ => return Err(Malformed("a record of an unknown kind")),
         }
         let (now_ms, dropped, encoded) = decode_record(payload)?;
         let batch = batch::decode(encoded)?;

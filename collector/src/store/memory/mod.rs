@@ -6,7 +6,7 @@ mod locks;
 mod names;
 mod scan;
 
-use super::{Ack, ProfileStore, StoreError, StoreFuture, StoreStats};
+use super::{Ack, Deletion, DeletionId, ProfileStore, StoreError, StoreFuture, StoreStats};
 use crate::profile::{
     Attribute, ProfileId, ProjectName, SeriesLabels, ValueType, WriteBatch,
     identity::BatchIdentities,
@@ -31,6 +31,7 @@ pub struct MemoryStore {
 struct Inner {
     projects: BTreeMap<ProjectName, Project>,
     seen: HashSet<(ProjectName, ProfileId)>,
+    deletions: HashSet<DeletionId>,
     stats: StoreStats,
 }
 
@@ -48,7 +49,8 @@ struct Profile {
     /// Nanoseconds, 0 if not said.
     period_ns: u64,
     start_ms: i64,
-    end_ms: i64,
+    /// The time that its host reported by it; empty where that was deleted.
+    reported: (i64, i64),
     samples: Vec<Sample>,
 }
 
@@ -59,6 +61,8 @@ struct Sample {
     attributes: Arc<[Attribute]>,
     /// Identities of locations, leaf first.
     stack: Arc<[u128]>,
+    /// It is in no answer. Its names stay known: other samples have them.
+    is_deleted: bool,
 }
 
 impl MemoryStore {
@@ -116,7 +120,7 @@ impl Inner {
                 sample_type: profile.sample_type.clone(),
                 period_ns: profile.period_ns(),
                 start_ms: profile.time_ms,
-                end_ms: profile.time_ms + profile.duration_ms,
+                reported: (profile.time_ms, profile.time_ms + profile.duration_ms),
                 samples: profile
                     .samples
                     .iter()
@@ -125,6 +129,7 @@ impl Inner {
                         value: sample.value,
                         attributes: Arc::clone(&attributes[sample.attributes as usize]),
                         stack: Arc::clone(&stacks[sample.stack as usize]),
+                        is_deleted: false,
                     })
                     .collect(),
             });
@@ -138,9 +143,41 @@ impl Inner {
     }
 }
 
+impl Inner {
+    fn delete(&mut self, deletion: &Deletion) {
+        let Deletion { id, project, service, before_ms } = deletion;
+        if !self.deletions.insert(*id) {
+            return;
+        }
+        let profiles = self.projects.get_mut(project).into_iter();
+        for profile in profiles.flat_map(|project| &mut project.profiles) {
+            if service.as_ref().is_some_and(|name| *name != profile.labels.service) {
+                continue;
+            }
+            let samples = profile.samples.iter_mut();
+            samples
+                .filter(|sample| sample.time_ms < *before_ms)
+                .for_each(|sample| sample.is_deleted = true);
+            if service.is_none() {
+                let (start_ms, end_ms) = profile.reported;
+                profile.reported = (start_ms.max(*before_ms), end_ms.max(*before_ms));
+            }
+        }
+    }
+}
+
 impl ProfileStore for MemoryStore {
     fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack> {
         Box::pin(ready(self.lock().append(&batch)))
+    }
+
+    fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()> {
+        self.lock().delete(&deletion);
+        Box::pin(ready(Ok(())))
+    }
+
+    fn erase(&self, _id: DeletionId) -> StoreFuture<'_, ()> {
+        Box::pin(ready(Ok(())))
     }
 
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree> {

@@ -98,6 +98,7 @@ impl Project {
             .filter(move |profile| Some(&profile.sample_type) == wanted)
             .filter(|profile| selection.matches_series(&profile.labels))
             .flat_map(|profile| profile.samples.iter().map(move |sample| (profile, sample)))
+            .filter(|(_, sample)| !sample.is_deleted)
             .filter(|(_, sample)| selection.range.contains(sample.time_ms))
             .filter(|(_, sample)| selection.matches_attributes(&sample.attributes))
     }
@@ -109,7 +110,8 @@ impl Project {
         let Some(wanted) = wanted else { return hosts };
         for profile in self.profiles.iter().filter(|profile| profile.sample_type.reports(wanted)) {
             if selection.matches_host(&profile.labels.host) {
-                hosts.report(&profile.labels.host, profile.start_ms, profile.end_ms);
+                let (start_ms, end_ms) = profile.reported;
+                hosts.report(&profile.labels.host, start_ms, end_ms);
             }
         }
         hosts

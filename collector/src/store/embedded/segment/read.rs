@@ -30,6 +30,8 @@ pub(in super::super) struct Segment {
     pub(in super::super) sequence: u64,
     /// First and last millisecond that its profiles cover; reversed if none does.
     reported: (i64, i64),
+    /// Number of the last deletion that hides nothing of it.
+    pub(in super::super) clean_to: u64,
     length: u64,
     footer: OnceLock<Footer>,
 }
@@ -51,12 +53,23 @@ pub(in super::super) struct Buffers {
 
 impl Segment {
     pub(in super::super) fn open(path: PathBuf, file: &SegmentFile) -> Result<Self, StoreError> {
-        let SegmentFile { start_ms, span, sequence, reported, .. } = *file;
+        let SegmentFile { start_ms, span, sequence, reported, clean_to, .. } = *file;
         let failed = |source| StoreError::io("opening", &path, source);
         let length = std::fs::metadata(&path).map_err(failed)?.len();
         let (open, is_dropped, footer) =
             (Mutex::default(), AtomicBool::new(false), OnceLock::new());
-        Ok(Self { path, open, is_dropped, start_ms, span, sequence, reported, length, footer })
+        Ok(Self {
+            path,
+            open,
+            is_dropped,
+            start_ms,
+            span,
+            sequence,
+            reported,
+            clean_to,
+            length,
+            footer,
+        })
     }
 
     /// The open file: while somebody has it, others get the same.
@@ -116,6 +129,11 @@ impl Segment {
             reader.end()?;
             Ok(true)
         }))
+    }
+
+    /// The first millisecond of reported time; the end of time if there is none.
+    pub(in super::super) fn reported_from_ms(&self) -> i64 {
+        self.reported.0
     }
 
     /// First and last millisecond that the segment may hold rows of.

@@ -16,7 +16,10 @@ proptest! {
     /// and what was not acknowledged is there whole or not at all.
     #[test]
     fn a_power_cut_loses_nothing_acknowledged(
-        batches in prop::collection::vec((sample_data::batches(), any::<bool>()), 1..8),
+        batches in prop::collection::vec(
+            (sample_data::batches(), any::<bool>(), prop::option::of(sample_data::deletions())),
+            1..8,
+        ),
         selection in sample_data::selections(),
         cuts in prop::collection::vec(1_u64..60, 1..4),
     ) {
@@ -26,7 +29,7 @@ proptest! {
             let mut cuts = cuts.into_iter();
             let mut store = open_with(dir.path(), &files).unwrap();
             files.cut_after(cuts.next().unwrap());
-            for (batch, flush) in batches {
+            for (batch, flush, deletion) in batches {
                 loop {
                     let acknowledged = store.append(batch.clone()).await.is_ok();
                     if acknowledged && flush {
@@ -54,6 +57,30 @@ proptest! {
                     // What the log kept without an acknowledgement is found again by its id only.
                     if batch.profiles.iter().any(|profile| profile.id == ProfileId::None) {
                         return;
+                    }
+                }
+                let Some(deletion) = deletion else { continue };
+                // Asked for until it is acknowledged, as it is after a restart.
+                loop {
+                    let acknowledged = store.delete(deletion.clone()).await.is_ok();
+                    if acknowledged {
+                        oracle.delete(deletion.clone()).await.unwrap();
+                        // May fail with the power; what is hidden stays hidden.
+                        drop(store.erase(deletion.id).await);
+                    }
+                    if files.is_cut() {
+                        drop(store);
+                        files.power_on();
+                        store = open_with(dir.path(), &files).unwrap();
+                        if let Some(cut) = cuts.next() {
+                            files.cut_after(cut);
+                        }
+                    } else {
+                        assert!(acknowledged);
+                    }
+                    if acknowledged {
+                        check_same(&store, &oracle, std::slice::from_ref(&selection), (20, 5)).await;
+                        break;
                     }
                 }
             }

@@ -1,6 +1,7 @@
 //! The embedded engine against torn logs, lost writes, full disks, damage, limits and kill -9.
 
 mod crash;
+mod deletion;
 mod faults;
 mod faulty;
 mod limits;
