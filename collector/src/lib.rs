@@ -6,6 +6,8 @@
 //! 3. [`query`] selects, merges and shapes what the store answers;
 //! 4. [`api`] writes it as JSON and serves the page.
 //!
+//! What is deleted goes the other way: [`deletion`] notes it in [`meta`], has it hidden, and has it removed.
+//!
 //! [`client`] is the other side of the API: `vesta flamegraph`, `vesta top`, `vesta local`.
 #![forbid(unsafe_code)]
 
@@ -16,7 +18,9 @@ pub mod profile;
 
 pub mod api;
 pub mod client;
+pub mod deletion;
 pub mod ingest;
+pub mod meta;
 pub mod query;
 pub mod store;
 

@@ -30,6 +30,7 @@ mod otel_collector;
 mod otlp_bytes;
 
 mod corpus;
+mod deletion;
 mod durability;
 mod malformed;
 

@@ -26,6 +26,10 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub struct LocalAddress(pub SocketAddr);
 
+/// The address of the peer of a connection; set by [`super::listen`].
+#[derive(Clone, Copy, Debug)]
+pub struct PeerAddress(pub SocketAddr);
+
 /// Everything comes from this origin, nothing is inlined, nothing may frame the page.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
      img-src 'self' data: blob:; connect-src 'self'; font-src 'self'; base-uri 'none'; \

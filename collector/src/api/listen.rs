@@ -1,7 +1,7 @@
 //! Accepts connections of one port and serves them, HTTP/1.1 and HTTP/2 without TLS, within limits on
 //! connections, headers and streams, until told to stop.
 
-use super::guard::LocalAddress;
+use super::guard::{LocalAddress, PeerAddress};
 use super::opening::Opening;
 use crate::limits;
 use crate::metrics::Metrics;
@@ -111,6 +111,7 @@ fn connect(
     open: Open,
 ) {
     let local = stream.local_addr().ok().map(LocalAddress);
+    let peer = stream.peer_addr().ok().map(PeerAddress);
     // Small answers would else wait for the delayed acknowledgement of the peer.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!("cannot set TCP_NODELAY: {error}");
@@ -118,6 +119,9 @@ fn connect(
     let service = hyper::service::service_fn(move |mut request: Request<hyper::body::Incoming>| {
         if let Some(local) = local {
             request.extensions_mut().insert(local);
+        }
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
         }
         router.clone().oneshot(request.map(Body::new))
     });

@@ -1,6 +1,7 @@
 //! The HTTP API, the page and the ports that serve them. The only place that writes answers as JSON;
 //! `API.md` describes them.
 
+mod deletions;
 pub mod error;
 mod flame_graph;
 pub mod guard;
@@ -21,6 +22,7 @@ mod tests;
 #[cfg(test)]
 mod waits_tests;
 
+use crate::deletion::Deletions;
 use crate::ingest::{self, receiver::Receiver};
 use crate::limits;
 use crate::metrics::Metrics;
@@ -29,7 +31,7 @@ use crate::store::ProfileStore;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
+use axum::routing::{delete, get, post};
 use error::ApiError;
 use http::StatusCode;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ use tokio::sync::Semaphore;
 pub struct App {
     /// The engine.
     pub store: Arc<dyn ProfileStore>,
+    /// Takes deletions.
+    pub deletions: Arc<Deletions>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// The one project there is.
@@ -59,7 +63,7 @@ impl App {
     /// Puts the parts together.
     #[must_use]
     pub fn new(
-        store: Arc<dyn ProfileStore>,
+        (store, deletions): (Arc<dyn ProfileStore>, Arc<Deletions>),
         metrics: Arc<Metrics>,
         project: ProjectName,
         allowed_hosts: Vec<String>,
@@ -67,12 +71,12 @@ impl App {
         let allowed_hosts =
             allowed_hosts.into_iter().map(|host| host.to_ascii_lowercase()).collect();
         let queries = Semaphore::new(limits::QUERIES_MAX);
-        Self { store, metrics, project, allowed_hosts, queries }
+        Self { store, deletions, metrics, project, allowed_hosts, queries }
     }
 }
 
 /// Every route of the main port, as metrics name them.
-const ROUTES: [&str; 20] = [
+const ROUTES: [&str; 24] = [
     "/api/v1/projects/{project}/meta",
     "/api/v1/projects/{project}/services",
     "/api/v1/projects/{project}/labels",
@@ -81,6 +85,10 @@ const ROUTES: [&str; 20] = [
     "/api/v1/projects/{project}/flamegraph",
     "/api/v1/projects/{project}/functions",
     "/api/v1/projects/{project}/locks",
+    "/api/v1/projects/{project}/profiles",
+    "/api/v1/projects/{project}/deletions/{id}",
+    "/v1/projects/{project}/profiles",
+    "/v1/projects/{project}/deletions/{id}",
     "/healthz",
     "/readyz",
     "/metrics",
@@ -106,8 +114,12 @@ pub fn main_router(app: &Arc<App>, receiver: Receiver) -> Router {
         .route("/flamegraph", get(flame_graph::flame_graph))
         .route("/functions", get(routes::functions))
         .route("/locks", get(locks::locks));
+    let deletions = Router::new()
+        .route("/profiles", delete(deletions::delete))
+        .route("/deletions/{id}", get(deletions::deletion));
     let guarded = Router::new()
-        .nest("/api/v1/projects/{project}", project)
+        .nest("/v1/projects/{project}", deletions.clone())
+        .nest("/api/v1/projects/{project}", project.merge(deletions))
         .route("/metrics", get(routes::metrics))
         .route("/readyz", get(routes::ready))
         .merge(page::router())

@@ -2,8 +2,10 @@
 
 use super::listen::{self, Port};
 use super::{App, main_router, otlp_grpc_router, otlp_http_router};
+use crate::deletion::{DeletionError, Deletions};
 use crate::ingest::receiver::Receiver;
 use crate::limits::PORTS_TRIED_MAX;
+use crate::meta::{Meta, MetaError};
 use crate::metrics::Metrics;
 use crate::profile::ProjectName;
 use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
@@ -68,6 +70,12 @@ pub enum ServeError {
     /// The store cannot be opened or flushed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The database of what else is kept cannot be opened.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// Deletions of before a crash cannot be put into force.
+    #[error("deletions that were asked for earlier cannot be put into force: {0}")]
+    Deletions(#[from] DeletionError),
 }
 
 /// Where a running collector listens.
@@ -87,7 +95,8 @@ pub struct Collector {
     pub addresses: Addresses,
     store: Arc<dyn ProfileStore>,
     stop: watch::Sender<bool>,
-    ports: JoinSet<()>,
+    /// The ports, and what removes deleted samples.
+    tasks: JoinSet<()>,
 }
 
 impl std::fmt::Debug for Collector {
@@ -128,13 +137,18 @@ impl Collector {
             retention_ms: Some(options.retention_ms),
             clock: Clock::system(),
         };
-        // Replaying the log reads files.
-        let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(embedded)).await;
-        let store = opened.map_err(|error| ServeError::Opening(error.to_string()))??;
-        Ok(Self::serve(bound, options, Arc::new(store)))
+        // Replaying the log reads files. The store comes first: it has the lock of the folder.
+        let open = move || {
+            let dir = embedded.data_dir.clone();
+            let store = EmbeddedStore::open(embedded)?;
+            Ok::<_, ServeError>((store, Meta::open(&dir)?))
+        };
+        let opened = tokio::task::spawn_blocking(open).await;
+        let (store, meta) = opened.map_err(|error| ServeError::Opening(error.to_string()))??;
+        Self::serve(bound, options, Arc::new(store), meta).await
     }
 
-    /// Serves a store.
+    /// Serves a store. What else is to be kept ends with the process.
     ///
     /// # Errors
     /// A port cannot be bound.
@@ -142,10 +156,18 @@ impl Collector {
         options: ServeOptions,
         store: Arc<dyn ProfileStore>,
     ) -> Result<Self, ServeError> {
-        Ok(Self::serve(Bound::new(&options).await?, options, store))
+        let bound = Bound::new(&options).await?;
+        Self::serve(bound, options, store, Meta::in_memory()?).await
     }
 
-    fn serve(bound: Bound, options: ServeOptions, store: Arc<dyn ProfileStore>) -> Self {
+    async fn serve(
+        bound: Bound,
+        options: ServeOptions,
+        store: Arc<dyn ProfileStore>,
+        meta: Meta,
+    ) -> Result<Self, ServeError> {
+        let deletions = Deletions::new(meta, Arc::clone(&store));
+        deletions.resume().await?;
         let project = ProjectName(Arc::from(PROJECT));
         let metrics = Arc::new(Metrics::default());
         let receiver = Receiver::new(
@@ -154,10 +176,14 @@ impl Collector {
             project.clone(),
             options.retention_ms,
         );
-        let app =
-            App::new(Arc::clone(&store), Arc::clone(&metrics), project, options.allowed_hosts);
+        let app = App::new(
+            (Arc::clone(&store), Arc::clone(&deletions)),
+            Arc::clone(&metrics),
+            project,
+            options.allowed_hosts,
+        );
         let (stop, stopped) = watch::channel(false);
-        let mut ports = JoinSet::new();
+        let mut tasks = JoinSet::new();
         let routers = [
             ("main", bound.main, main_router(&Arc::new(app), receiver.clone())),
             ("otlp_grpc", bound.otlp_grpc, otlp_grpc_router(receiver.clone())),
@@ -165,9 +191,10 @@ impl Collector {
         ];
         for (name, listener, router) in routers {
             let port = Port { name, listener, router };
-            ports.spawn(listen::serve(port, Arc::clone(&metrics), stopped.clone()));
+            tasks.spawn(listen::serve(port, Arc::clone(&metrics), stopped.clone()));
         }
-        Self { addresses: bound.addresses, store, stop, ports }
+        tasks.spawn(deletions.run(stopped));
+        Ok(Self { addresses: bound.addresses, store, stop, tasks })
     }
 
     /// Lets open requests finish, then writes everything out.
@@ -176,9 +203,9 @@ impl Collector {
     /// The store cannot be flushed; what was acknowledged is durable all the same.
     pub async fn stop(mut self) -> Result<(), ServeError> {
         self.stop.send_replace(true);
-        while let Some(port) = self.ports.join_next().await {
-            if let Err(error) = port {
-                tracing::error!("a port ended badly: {error}");
+        while let Some(task) = self.tasks.join_next().await {
+            if let Err(error) = task {
+                tracing::error!("a port or a deletion ended badly: {error}");
             }
         }
         Ok(self.store.flush().await?)
