@@ -13,7 +13,10 @@ use super::maps::{Maps, MapsEntry};
 use super::service;
 use crate::address::{AbsAddr, Pid, Tid};
 use crate::clock::asleep_ns;
-use crate::limits::{CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, STAT_BYTES_MAX, VDSO_BYTES_MAX};
+use crate::limits::{
+    CGROUP_BYTES_MAX, FOREIGN_FILE_BYTES_MAX, PROCESS_STATUS_BYTES_MAX, STAT_BYTES_MAX,
+    VDSO_BYTES_MAX,
+};
 use crate::path;
 pub use asleep::Asleep;
 use procfs::FromRead as _;
@@ -492,6 +495,13 @@ impl Host for ProcFs {
         let bytes = read_memory(Path::new("/proc/self/mem"), vdso.start, vdso.end)?;
         Ok((vdso.end.0.saturating_sub(vdso.start.0), bytes))
     }
+}
+
+/// A `status` file of a process or of a thread. Its name may be any bytes.
+fn status_text(path: &Path) -> io::Result<String> {
+    let mut text = Vec::new();
+    File::open(path)?.take(PROCESS_STATUS_BYTES_MAX).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn read_memory(path: &Path, start: AbsAddr, end: AbsAddr) -> io::Result<Vec<u8>> {

@@ -2,7 +2,7 @@
 //! Read when a lock names its holder, and again when it names one that is not known.
 
 use super::host::Host;
-use crate::address::{Pid, Tid};
+use crate::address::Tid;
 use crate::limits::{INNER_PROCESSES_MAX, INNER_THREADS_READ_MAX};
 use crate::normalize::ProcessKey;
 use hashbrown::HashMap;
@@ -19,9 +19,9 @@ pub(crate) struct InnerThreads {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// By their own number; none where all are the host's.
-    threads: HashMap<u32, Tid>,
-    /// It was read in this window.
+    /// By their own number, none where all are the host's; `None` before they could be read.
+    threads: Option<HashMap<u32, Tid>>,
+    /// They need not be read again in this window.
     fresh: bool,
 }
 
@@ -34,7 +34,8 @@ impl InnerThreads {
     pub(crate) fn begin(&mut self) {
         self.left = INNER_THREADS_READ_MAX;
         for process in self.processes.values_mut() {
-            process.fresh = process.threads.is_empty(); // namespaces of a process stay
+            // Namespaces of a process stay.
+            process.fresh = process.threads.as_ref().is_some_and(HashMap::is_empty);
         }
     }
 
@@ -44,19 +45,44 @@ impl InnerThreads {
             self.processes.clear();
         }
         let inner = self.processes.entry(process).or_default();
-        if !inner.fresh && !inner.threads.contains_key(&number) && self.left > 0 {
+        let known = inner.threads.as_ref().is_some_and(|threads| threads.contains_key(&number));
+        if !inner.fresh && !known && self.left > 0 {
             inner.fresh = true;
-            inner.threads = read(self.host.as_ref(), process.pid, self.left);
-            self.left = self.left.saturating_sub(inner.threads.len().max(1));
+            let read = self.host.inner_numbers(process.pid, self.left);
+            self.left = self.left.saturating_sub(read.as_ref().map_or(0, Vec::len).max(1));
+            if let Ok(numbers) = read {
+                let by_own = numbers.into_iter().map(|(tid, own)| (own, tid));
+                inner.threads = Some(by_own.collect());
+            }
         }
-        if inner.threads.is_empty() {
-            return Some(Tid(number));
+        match &inner.threads {
+            Some(threads) if !threads.is_empty() => threads.get(&number).copied(),
+            _ => Some(Tid(number)),
         }
-        inner.threads.get(&number).copied()
     }
 }
 
-fn read(host: &dyn Host, pid: Pid, max: usize) -> HashMap<u32, Tid> {
-    let numbers = host.inner_numbers(pid, max).unwrap_or_default();
-    numbers.into_iter().map(|(tid, inner)| (inner, tid)).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::Pid;
+    use crate::process::host::ProcFs;
+
+    #[test]
+    fn a_process_that_was_not_read_is_read_later() {
+        let root = tempfile::tempdir().unwrap();
+        let mut inner = InnerThreads::new(Arc::new(ProcFs::new(root.path().to_owned())));
+        let process = ProcessKey { pid: Pid(50), start_time_ns: 1 };
+        assert_eq!(inner.thread(process, 7), Some(Tid(7)), "it cannot be read");
+        let thread = root.path().join("50/task/51");
+        std::fs::create_dir_all(&thread).unwrap();
+        std::fs::write(thread.join("status"), "NSpid:\t51\t7\n").unwrap();
+        assert_eq!(inner.thread(process, 7), Some(Tid(7)), "once a window");
+        inner.begin();
+        inner.left = 0;
+        assert_eq!(inner.thread(process, 7), Some(Tid(7)), "others were read about");
+        inner.begin();
+        assert_eq!(inner.thread(process, 7), Some(Tid(51)));
+        assert_eq!(inner.thread(process, 8), None);
+    }
 }

@@ -1,27 +1,23 @@
 //! Numbers that threads have in the PID namespace of their process: what a program writes into its own locks.
 
-use super::ProcFs;
+use super::{ProcFs, status_text};
 use crate::address::{Pid, Tid};
-use std::fs::File;
-use std::io::{self, Read as _};
-
-/// Bytes of a `status` file: about 1,500.
-const STATUS_BYTES_MAX: u64 = 16 << 10;
+use std::io;
 
 impl ProcFs {
-    /// Each thread, with its innermost number; nothing where that is the host's own. At most so many threads.
+    /// Each thread, with its innermost number; nothing where that is the host's own. At most so many threads. A thread
+    /// that ends meanwhile is left out.
     pub(super) fn read_inner_numbers(&self, pid: Pid, max: usize) -> io::Result<Vec<(Tid, u32)>> {
         let mut all = Vec::new();
         for entry in std::fs::read_dir(self.of_process(pid, "task"))?.take(max) {
-            let entry = entry?;
-            let mut status = String::new();
-            let file = File::open(entry.path().join("status"))?;
-            if file.take(STATUS_BYTES_MAX).read_to_string(&mut status).is_err() {
-                continue; // it is over
-            }
+            let Ok(status) = entry.and_then(|entry| status_text(&entry.path().join("status")))
+            else {
+                continue;
+            };
             match numbers(&status) {
-                Some((tid, inner)) => all.push((tid, inner)),
-                None => return Ok(Vec::new()),
+                Some((tid, Some(inner))) => all.push((tid, inner)),
+                Some((_, None)) => return Ok(Vec::new()),
+                None => {}
             }
         }
         Ok(all)
@@ -29,11 +25,11 @@ impl ProcFs {
 }
 
 /// The host's number of a thread and its innermost one, if there are two (`NSpid`, `proc_pid_status(5)`).
-fn numbers(status: &str) -> Option<(Tid, u32)> {
+fn numbers(status: &str) -> Option<(Tid, Option<u32>)> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
     let outer = numbers.next()?.ok()?;
-    Some((Tid(outer), numbers.next_back()?.ok()?))
+    Some((Tid(outer), numbers.next_back().transpose().ok()?))
 }
 
 #[cfg(test)]
@@ -44,9 +40,42 @@ mod tests {
     fn only_a_namespace_of_its_own_gives_two_numbers() {
         let status =
             |numbers: &str| format!("Name:\tx\nPid:\t4711\nNSpid:\t{numbers}\nVmRSS:\t1\n");
-        assert_eq!(numbers(&status("4711")), None);
-        assert_eq!(numbers(&status("4711\t8")), Some((Tid(4711), 8)));
-        assert_eq!(numbers(&status("4711\t88\t7")), Some((Tid(4711), 7)));
+        assert_eq!(numbers(&status("4711")), Some((Tid(4711), None)));
+        assert_eq!(numbers(&status("4711\t8")), Some((Tid(4711), Some(8))));
+        assert_eq!(numbers(&status("4711\t88\t7")), Some((Tid(4711), Some(7))));
+        assert_eq!(numbers(&status("4711\tx")), None);
         assert_eq!(numbers("Name:\tx\n"), None);
+    }
+
+    /// A `/proc` with process 50, whose threads have these `status` files; `None`: it ended after it was listed.
+    fn inner_numbers(threads: &[(u32, Option<Vec<u8>>)]) -> Vec<(Tid, u32)> {
+        let root = tempfile::tempdir().unwrap();
+        for (tid, status) in threads {
+            let thread = root.path().join(format!("50/task/{tid}"));
+            std::fs::create_dir_all(&thread).unwrap();
+            if let Some(status) = status {
+                std::fs::write(thread.join("status"), status).unwrap();
+            }
+        }
+        let host = ProcFs::new(root.path().to_owned());
+        let mut numbers = host.read_inner_numbers(Pid(50), 100).unwrap();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    #[test]
+    fn a_thread_that_ends_meanwhile_costs_no_other_its_number() {
+        let status = |numbers: &str| Some(format!("Name:\tx\nNSpid:\t{numbers}\n").into_bytes());
+        let threads = [(50, status("50\t1")), (51, None), (52, status("52\t3")), (53, None)];
+        assert_eq!(inner_numbers(&threads), [(Tid(50), 1), (Tid(52), 3)]);
+        assert_eq!(inner_numbers(&[(50, status("50")), (51, None)]), []);
+    }
+
+    #[test]
+    fn many_groups_and_any_name_leave_the_numbers() {
+        let groups = "4000000000 ".repeat(2000);
+        let mut status = b"Name:\t\xff\xfe\n".to_vec();
+        status.extend(format!("Groups:\t{groups}\nNSpid:\t50\t1\n").into_bytes());
+        assert_eq!(inner_numbers(&[(50, Some(status))]), [(Tid(50), 1)]);
     }
 }

@@ -2,13 +2,12 @@
 //! The file lies in a directory where everybody may write: it counts only if the process could have written
 //! it, since the process began. What stands in it is `symbolize`'s.
 
-use super::{Host as _, OpenError, OpenedFile, ProcFs, Task, open_regular};
+use super::{Host as _, OpenError, OpenedFile, ProcFs, Task, open_regular, status_text};
 use crate::address::{Pid, Tid};
 use crate::clock::{UnixNs, WallOffset, asleep_ns, monotonic_now};
-use crate::limits::{PROCESS_STATUS_BYTES_MAX, START_TOLERANCE_NS};
+use crate::limits::START_TOLERANCE_NS;
 use rustix::fs::fstat;
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 
 /// Clocks of file systems tick with the kernel's timer, and containers' wall clocks are the host's: a map
 /// that is older than its process by more than this is another's, nanoseconds.
@@ -57,10 +56,7 @@ impl ProcFs {
         if self.status(pid)?.start_time_ns.abs_diff(start_time_ns) > START_TOLERANCE_NS {
             return Err(PerfMapError::Ended);
         }
-        let mut text = String::new();
-        File::open(self.of_process(pid, "status"))?
-            .take(PROCESS_STATUS_BYTES_MAX)
-            .read_to_string(&mut text)?;
+        let text = status_text(&self.of_process(pid, "status"))?;
         let Credentials { user, inner_pid } =
             Credentials::parse(&text).ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
         let task = Task { pid, tid: Tid(pid.0) };
