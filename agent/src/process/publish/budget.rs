@@ -118,6 +118,20 @@ impl Budget {
         !self.parked.is_empty()
     }
 
+    /// Takes out the table of a file that is parked, if there is one.
+    fn unpark(&mut self, file: FileId) -> Option<Parked> {
+        let at = self.parked.iter().position(|parked| parked.file == file)?;
+        let parked = self.parked.remove(at)?;
+        self.chunks -= parked.chunks;
+        Some(parked)
+    }
+
+    /// Keeps a table among those that wait.
+    fn wait(&mut self, parked: Parked) {
+        self.chunks += parked.chunks;
+        self.parked.push_back(parked);
+    }
+
     pub(super) fn state(&self, file: FileId) -> Option<State> {
         self.files.get(&file).map(|table| table.state)
     }
@@ -281,6 +295,8 @@ impl Publisher {
             }
             return;
         }
+        // What came first may wait for memory still: the whole table takes its place, if there is room for that.
+        let first = self.budget.unpark(file);
         let state = match unwound {
             Ok(unwound) if unwound.rows.is_empty() => State::Failed,
             Ok(unwound) => {
@@ -296,6 +312,13 @@ impl Publisher {
                     _ => State::Failed,
                 }
             }
+        };
+        let state = match (first, state) {
+            (Some(first), State::Failed | State::Unreadable | State::NoRoom { .. }) => {
+                self.budget.wait(first);
+                State::Pending
+            }
+            (_, state) => state,
         };
         self.counts.failed += u64::from(matches!(state, State::Failed | State::Unreadable));
         self.tell_slow(file, times, taken);
@@ -466,9 +489,8 @@ impl Publisher {
         {
             return self.no_room(now);
         }
-        self.budget.chunks += table.chunks;
         let until = now.plus(TABLE_PARKED_NS);
-        self.budget.parked.push_back(Parked { until, attempts, ..table });
+        self.budget.wait(Parked { until, attempts, ..table });
         State::Pending
     }
 

@@ -483,6 +483,33 @@ fn the_whole_table_takes_the_place_of_what_came_first() {
 }
 
 #[test]
+fn the_whole_table_comes_while_its_first_part_waits_for_memory() {
+    // Rows in the end: of the whole table if there is room for it, else of its first part.
+    for (chunks_max, rows) in [(1, 2), (0, 100)] {
+        let mut scene = Scene::new();
+        scene.publisher.budget.chunks_max = 1;
+        scene.kernel.full = true;
+        scene.lives(50, &[(0x1000, "/bin/later")]);
+        scene.refresh();
+        let wait = Duration::from_secs(5);
+        assert!(scene.publisher.wait(wait, &mut scene.table, &mut scene.kernel));
+        assert!(scene.publisher.budget.has_parked(), "the first part");
+        scene.kernel.full = false;
+        scene.publisher.budget.chunks_max = chunks_max;
+        assert!(scene.publisher.wait(wait, &mut scene.table, &mut scene.kernel));
+        assert_eq!(scene.publisher.outstanding(), 0);
+        scene.publisher.budget.chunks_max = 1;
+        let parked = monotonic_now().plus(TABLE_PARKED_NS);
+        scene.publisher.load_parked(parked, &mut scene.table, &mut scene.kernel);
+        scene.refresh();
+        assert_eq!(scene.shown(50), "1000-2000 t1", "what came first is loaded over nothing");
+        let counts = scene.publisher.counts();
+        assert_eq!((scene.kernel.tables.len(), counts.tables, counts.rows), (1, 1, rows));
+        assert!(!scene.publisher.budget.has_parked());
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_opened_is_not_asked_for_in_a_circle() {
     let mut scene = Scene::new();
     scene.lives(50, &[(0x1000, "/bin/a")]);
