@@ -10,6 +10,8 @@ use crate::limits;
 use crate::normalize::{MappedFile, ProcessIdentity};
 use crate::waits::{LockWait, Wait};
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+use std::hash::Hash;
 use std::sync::Arc;
 
 /// What makes two waits one: process, thread and its name, stack, what for, and whether a goroutine waited.
@@ -190,16 +192,13 @@ impl Joined {
         place: Option<LockPlace>,
         wait: &FoldedWait,
     ) {
-        let full = self.waits.len() >= limits::RECORD_WAITS_MAX;
         let waits = &mut self.process_list[process].waits;
-        let name = Arc::clone(&wait.thread_name);
-        let key = |stack| (process, wait.tid, name, stack, wait.told, place, wait.goroutine);
-        let position = match stack.map(key) {
-            Ok(key) if full => self.waits.get(&key).copied(),
-            Ok(key) => Some(*self.waits.entry(key).or_insert(waits.len())),
-            Err(_) => None,
-        };
-        let (Some(position), Ok(stack)) = (position, stack) else {
+        let placed = stack.ok().and_then(|stack| {
+            let name = Arc::clone(&wait.thread_name);
+            let key = (process, wait.tid, name, stack, wait.told, place, wait.goroutine);
+            Some((stack, position(&mut self.waits, key, waits.len(), limits::RECORD_WAITS_MAX)?))
+        });
+        let Some((stack, position)) = placed else {
             self.ledger.waits.dropped_ns = self.ledger.waits.dropped_ns.saturating_add(wait.sum.ns);
             return;
         };
@@ -218,13 +217,11 @@ impl Joined {
         holder: &FoldedHolder,
     ) {
         let Ok(stack) = stack else { return };
-        if self.holders.len() >= limits::RECORD_WAITS_MAX {
-            return;
-        }
         let holders = &mut self.process_list[process].holders;
         let name = Arc::clone(&holder.thread_name);
         let key = (process, holder.tid, name, stack, holder.lock, place);
-        let position = *self.holders.entry(key).or_insert(holders.len());
+        let max = limits::RECORD_WAITS_MAX;
+        let Some(position) = position(&mut self.holders, key, holders.len(), max) else { return };
         match holders.get_mut(position) {
             Some(known) => known.ticks = known.ticks.saturating_add(holder.ticks),
             None => holders.push(FoldedHolder { stack, place, ..holder.clone() }),
@@ -257,5 +254,35 @@ impl Joined {
             Some(known) => known.times.extend_from_slice(&sample.times),
             None => samples.push(FoldedSample { stack, ..sample.clone() }),
         }
+    }
+}
+
+/// Where what has this key is in its list: `end` if it is new and fewer than `max` are known.
+fn position<K: Hash + Eq>(
+    known: &mut HashMap<K, usize>,
+    key: K,
+    end: usize,
+    max: usize,
+) -> Option<usize> {
+    let full = known.len() >= max;
+    match known.entry(key) {
+        Entry::Occupied(entry) => Some(*entry.get()),
+        Entry::Vacant(_) if full => None,
+        Entry::Vacant(entry) => Some(*entry.insert(end)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_known_has_its_place_where_no_more_is_taken() {
+        let mut known = HashMap::new();
+        assert_eq!(position(&mut known, 'a', 0, 2), Some(0));
+        assert_eq!(position(&mut known, 'b', 7, 2), Some(7), "of another process");
+        assert_eq!(position(&mut known, 'c', 1, 2), None);
+        assert_eq!(position(&mut known, 'a', 1, 2), Some(0));
+        assert_eq!(known.len(), 2);
     }
 }
