@@ -242,25 +242,13 @@ impl<'a> Elf<'a> {
         found
     }
 
-    /// True for an address of a variable.
-    pub(crate) fn is_writable(&self, address: u64) -> bool {
-        self.segments.iter().any(|it| {
-            it.kind == elf::PT_LOAD.0
-                && it.flags & elf::PF_W.0 != 0
-                && it.flags & elf::PF_X.0 == 0
-                && address.checked_sub(it.address).is_some_and(|at| at < it.memory_size)
-        })
-    }
-
-    /// Addresses of the `PT_LOAD` segments that are written to.
-    pub(crate) fn writable_segments(&self) -> Vec<Range<u64>> {
+    /// Addresses of the `PT_LOAD` segments that are written to: where variables lie.
+    pub(crate) fn writable_segments(&self) -> impl Iterator<Item = Range<u64>> {
         let writable = self
             .segments
             .iter()
             .filter(|it| it.kind == elf::PT_LOAD.0 && it.flags & elf::PF_W.0 != 0);
-        writable
-            .filter_map(|it| Some(it.address..it.address.checked_add(it.memory_size)?))
-            .collect()
+        writable.filter_map(|it| Some(it.address..it.address.checked_add(it.memory_size)?))
     }
 
     /// The first segment of a kind.

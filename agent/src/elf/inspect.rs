@@ -19,7 +19,7 @@ pub(crate) fn inspect(source: Source<'_>) -> Result<FileFacts, ForeignFileError>
     let runtime = runtime(&elf, ids.go.is_some());
     Ok(FileFacts {
         segments: elf.executable_segments(),
-        data: elf.writable_segments(),
+        data: elf.writable_segments().collect(),
         gnu_build_id: ids.gnu,
         go_build_id: ids.go,
         htlhash: htlhash(source)?,

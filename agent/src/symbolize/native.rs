@@ -124,11 +124,11 @@ impl NativeNames {
             .unwrap_or_else(|| vec![Err(UnnamedReason::NoSymbol); addresses.len()]);
         let debug_file = debug_file.and_then(|debug_file| debug_elf(&elf, debug_file));
         let table = self.symbol_table(id, (&elf, debug_file.as_ref()), until);
-        let variables = data::names(&elf, debug_file.as_ref(), addresses, until);
-        for (answer, name) in answers.iter_mut().zip(variables) {
-            if let (Err(UnnamedReason::NoSymbol), Some(function)) = (&*answer, name) {
-                let (system_name, file) = Default::default();
-                *answer = Ok(vec![SourceLine { function, system_name, file, line: 0 }]);
+        let files = (&elf, debug_file.as_ref());
+        let (variables, all_variables) = data::names(files, &table, addresses, until);
+        for (answer, variable) in answers.iter_mut().zip(variables) {
+            if let (Err(UnnamedReason::NoSymbol), Some(variable)) = (&*answer, variable) {
+                *answer = variable;
             }
         }
         let is_open = |names: &Names, address: &ElfAddr| {
@@ -141,7 +141,7 @@ impl NativeNames {
             .filter_map(|(names, address)| is_open(names, address).then_some(*address))
             .collect();
         if open.is_empty() {
-            return (answers, true);
+            return (answers, all_variables);
         }
         // First the names, then what is known beyond: whoever waits for that in vain has the names all the same.
         let missing = table.missing();
@@ -163,7 +163,7 @@ impl NativeNames {
                 Some((None, _)) | None => Err(UnnamedReason::Limit),
             };
         }
-        (answers, complete)
+        (answers, complete && all_variables)
     }
 
     /// The symbol table of a file, empty if it cannot be read.

@@ -17,7 +17,7 @@ use std::cmp::Reverse;
 /// `Elf64_Sym`.
 pub(super) const SYMBOL_BYTES: usize = 24;
 /// Symbols read at once: 768 KiB.
-const BATCH: u64 = 32_768;
+pub(super) const BATCH: u64 = 32_768;
 
 /// One symbol that may name code.
 #[derive(Clone, Copy, Debug)]

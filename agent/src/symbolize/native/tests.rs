@@ -426,3 +426,14 @@ fn variables_are_named_with_what_lies_between() {
         found.iter().map(|lines| lines.first().map_or("", String::as_str)).collect();
     assert_eq!(found, ["locks :0", "locks+0x10 :0", "other :0", "", ""]);
 }
+
+#[test]
+fn a_variable_that_time_left_out_is_looked_for_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = compile(directory.path(), "long lock = 1; int main() { return lock; }", "gcc", &[]);
+    let address = [ElfAddr(symbol(&path, "lock").0)];
+    let names = NativeNames::default();
+    let ask = |until| names.names(FileId(1), &open(&path), None, &address, until).remove(0);
+    assert_eq!(ask(MonotonicNs(0)), Err(UnnamedReason::Limit));
+    assert_eq!(ask(FOREVER).unwrap()[0].function, "lock");
+}
