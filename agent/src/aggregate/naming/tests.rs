@@ -9,9 +9,17 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Takes so long for the names of each file below 100; panics at 200.
-#[derive(Debug)]
-struct Slow(Duration);
+/// Answers late, not yet or never.
+#[derive(Debug, Default)]
+struct Slow {
+    /// So long does it take to answer for each file below 100, but for addresses from [`QUICK`] on. It panics at 200.
+    taken: Duration,
+    /// There is no answer for file 7 while somebody has this.
+    gate: Arc<Mutex<()>>,
+}
+
+/// Addresses from here on are quickly named.
+const QUICK: u64 = 1 << 20;
 
 impl ForeignFiles for Slow {
     fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
@@ -31,8 +39,11 @@ impl ForeignFiles for Slow {
         _until: MonotonicNs,
     ) -> Vec<Names> {
         assert_ne!(id, FileId(200), "a defect of a reader");
-        if id < FileId(100) {
-            std::thread::sleep(self.0);
+        if id == FileId(7) {
+            drop(self.gate.lock());
+        }
+        if id < FileId(100) && addresses.iter().any(|address| address.0 < QUICK) {
+            std::thread::sleep(self.taken);
         }
         let line = || SourceLine {
             function: "function".into(),
@@ -99,7 +110,8 @@ fn sources(files: impl ForeignFiles + 'static, patience: NamingPatience) -> Name
 
 fn start(taken: Duration, window_ns: u64, last_ns: u64) -> (NamingSink, NamingThread, Keep) {
     let keep = Keep::default();
-    let sources = sources(Slow(taken), patience(window_ns, last_ns));
+    let files = Slow { taken, ..Slow::default() };
+    let sources = sources(files, patience(window_ns, last_ns));
     let (sink, thread) = start_naming(sources, Box::new(keep.clone())).unwrap();
     (sink, thread, keep)
 }
@@ -203,7 +215,7 @@ fn what_panics_costs_its_own_name() {
 
 #[test]
 fn the_engine_ends_with_the_thread_that_names() {
-    let sources = sources(Slow(Duration::ZERO), patience(u64::MAX / 2, u64::MAX / 2));
+    let sources = sources(Slow::default(), patience(u64::MAX / 2, u64::MAX / 2));
     let (sink, thread) = start_naming(sources, Box::new(Broken)).unwrap();
     let control = Control::default();
     let mut sink = sink.stopping(control.clone());
@@ -217,41 +229,13 @@ fn the_engine_ends_with_the_thread_that_names() {
     assert!(thread.join().is_err());
 }
 
-/// Does not answer for file 7 until it is told to.
-#[derive(Debug)]
-struct Silent(Arc<Mutex<()>>);
-
-impl ForeignFiles for Silent {
-    fn inspect(&self, file: &OwnedFd) -> Result<FileFacts, ForeignFileError> {
-        FakeFiles.inspect(file)
-    }
-
-    fn unwind_rows(&self, file: &OwnedFd) -> Result<RowTable, ForeignFileError> {
-        FakeFiles.unwind_rows(file)
-    }
-
-    fn names_with(
-        &self,
-        id: FileId,
-        file: &OwnedFd,
-        debug_file: Option<&OwnedFd>,
-        addresses: &[ElfAddr],
-        until: MonotonicNs,
-    ) -> Vec<Names> {
-        if id == FileId(7) {
-            drop(self.0.lock());
-        }
-        Slow(Duration::ZERO).names_with(id, file, debug_file, addresses, until)
-    }
-}
-
 #[test]
 fn a_file_that_falls_silent_holds_up_nobody() {
     let gate = Arc::new(Mutex::new(()));
     let held = gate.lock().unwrap();
     let open: Arc<dyn OpenFiles> = Arc::new(Null);
-    let mut asker =
-        Asker::new(Arc::new(Silent(Arc::clone(&gate)))).waiting(Duration::from_millis(50));
+    let files = Slow { gate: Arc::clone(&gate), ..Slow::default() };
+    let mut asker = Asker::new(Arc::new(files)).waiting(Duration::from_millis(50));
     let mut ask = |file: u32| {
         let begin = Instant::now();
         let names = asker.ask(FileId(file), &open, (&[ElfAddr(1)], MonotonicNs(u64::MAX)));
@@ -267,6 +251,36 @@ fn a_file_that_falls_silent_holds_up_nobody() {
         assert!(begin.elapsed() < Duration::from_secs(30), "it answers again");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The names of a window's locks are asked for after those of its code.
+#[test]
+fn a_file_stays_slow_whose_variables_are_named_quickly() {
+    let taken = Duration::from_nanos(limits::NAMING_SLOW_NS) + Duration::from_millis(10);
+    let mut asker = Asker::new(Arc::new(Slow { taken, ..Slow::default() }));
+    let open: Arc<dyn OpenFiles> = Arc::new(Null);
+    let progress = Progress::default();
+    let mut slow = HashSet::new();
+    let mut window = |addresses: &[u64]| {
+        let mut namer = HostNamer {
+            asker: &mut asker,
+            open: &open,
+            kernel: &mut NoKernel,
+            perf_maps: None,
+            begin: monotonic_now(),
+            patience: patience(u64::MAX / 2, u64::MAX / 2),
+            progress: &progress,
+            slow: &mut slow,
+            taken_ns: HashMap::new(),
+            counts: NamingCounts::default(),
+        };
+        for address in addresses {
+            assert!(namer.native(&file(1), &[ElfAddr(*address)])[0].is_ok());
+        }
+        namer.is_slow(FileId(1))
+    };
+    assert!(window(&[1, QUICK]), "slow in this window");
+    assert!(!window(&[QUICK]), "not any more in another");
 }
 
 #[test]
