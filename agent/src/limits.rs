@@ -49,7 +49,7 @@ pub const ENVIRON_BYTES_MAX: u64 = 1 << 20;
 pub const ENVIRON_VALUE_BYTES_MAX: usize = 16 << 10;
 /// Bytes read of one `/proc/PID/cgroup`: 14 hierarchies with paths of `PATH_MAX`.
 pub const CGROUP_BYTES_MAX: u64 = 64 << 10;
-/// Bytes read of one `/proc/PID/stat`: 52 numbers and a name of 64 bytes.
+/// Bytes read of one `/proc/PID/stat`: 52 numbers and a name of 64 bytes; `syscall` has nine.
 pub const STAT_BYTES_MAX: u64 = 4096;
 /// Bytes of a service name; OpenTelemetry's own examples stay below 100.
 pub const SERVICE_NAME_BYTES_MAX: usize = 255;

@@ -4,8 +4,7 @@ use super::named::{Code, Location};
 use crate::address::AbsAddr;
 use crate::normalize::MappedFile;
 use crate::path::file_name;
-use crate::waits::{self, Machine, Owners, SystemCall, Wait, WaitFrame, WaitReason};
-use agent_ebpf::wait::SYSCALL_CLASSES;
+use crate::waits::{self, Owners, SystemCall, Wait, WaitFrame, WaitReason};
 use agent_ebpf::{WaitClass, WaitFacts};
 use std::sync::Arc;
 
@@ -23,19 +22,13 @@ pub(super) fn tell<'a>(
         let reason = if lock.is_some() { WaitReason::Lock } else { WaitReason::Park };
         return Wait { reason, lock };
     }
-    if class == WaitClass::Other && !is_other(facts.syscall) {
+    if class == WaitClass::Other && waits::class_of_system_call(facts.syscall) != class {
         // A number of another machine's, or a thread that a debugger stopped.
         return Wait { reason: WaitReason::Other, lock: None };
     }
     let (kernel, user) = functions(stack, files);
-    let WaitFacts { syscall, arguments: [first, second, third, _], .. } = facts;
-    let arguments = [first, second, third];
     waits::tell(&waits::WaitFacts {
-        system_call: (syscall != u64::MAX).then_some(SystemCall {
-            machine: Machine::THIS,
-            number: syscall,
-            arguments,
-        }),
+        system_call: (facts.syscall != u64::MAX).then(|| SystemCall::from(&facts)),
         preempted: class == WaitClass::Preempted,
         kernel: &kernel,
         user: &user,
@@ -67,12 +60,6 @@ fn functions<'a>(
         }
     }
     (kernel, user)
-}
-
-/// True for a system call that has no class of its own.
-fn is_other(syscall: u64) -> bool {
-    let class = usize::try_from(syscall).ok().and_then(|number| SYSCALL_CLASSES.get(number));
-    class.is_none_or(|class| *class == WaitClass::Other as u8)
 }
 
 const fn of_class(class: WaitClass) -> WaitReason {

@@ -29,6 +29,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+/// `PF_KTHREAD`, among the flags of a thread's `stat` (include/linux/sched.h).
+const KERNEL_THREAD: u32 = 0x0020_0000;
+
 /// The first fields of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessStatus {
@@ -376,8 +379,7 @@ impl Host for ProcFs {
         let file = File::open(self.of_process(pid, "stat"))?;
         let stat = procfs::process::Stat::from_read(file.take(STAT_BYTES_MAX))
             .map_err(io::Error::other)?;
-        // `PF_KTHREAD` (include/linux/sched.h).
-        let kernel_thread = stat.flags & 0x0020_0000 != 0;
+        let kernel_thread = stat.flags & KERNEL_THREAD != 0;
         Ok(ProcessStatus {
             parent: Pid(u32::try_from(stat.ppid).unwrap_or(0)),
             start_time_ns: stat.starttime.saturating_mul(1_000_000_000 / ticks_per_second()),

@@ -10,7 +10,7 @@ mod tests;
 mod word;
 
 pub use owner::Owners;
-pub use system_call::{Machine, SystemCall};
+pub use system_call::{Machine, SystemCall, class_of_system_call};
 
 use crate::address::{AbsAddr, Tid};
 use owner::OwnerPlace;

@@ -3,6 +3,8 @@
 
 use super::WaitReason;
 use crate::address::AbsAddr;
+use agent_ebpf::wait::SYSCALL_CLASSES;
+use agent_ebpf::{WaitClass, WaitFacts};
 
 /// Whose numbers they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,21 @@ pub struct SystemCall {
     pub number: u64,
     /// Its first three arguments.
     pub arguments: [u64; 3],
+}
+
+impl From<&WaitFacts> for SystemCall {
+    /// The one that the kernel side found a thread in.
+    fn from(facts: &WaitFacts) -> Self {
+        let WaitFacts { syscall: number, arguments: [first, second, third, _], .. } = *facts;
+        Self { machine: Machine::THIS, number, arguments: [first, second, third] }
+    }
+}
+
+/// The class of a system call of this machine, as the kernel side has it.
+#[must_use]
+pub fn class_of_system_call(number: u64) -> WaitClass {
+    let class = usize::try_from(number).ok().and_then(|number| SYSCALL_CLASSES.get(number));
+    class.and_then(|class| WaitClass::from_number(u32::from(*class))).unwrap_or(WaitClass::Other)
 }
 
 /// A futex wait.

@@ -1,14 +1,12 @@
 //! Threads that wait now, as `/proc` tells.
 
-use super::{ProcFs, Task};
+use super::{KERNEL_THREAD, ProcFs, Task};
 use crate::address::{Pid, Tid};
+use crate::limits::STAT_BYTES_MAX;
+use crate::waits::class_of_system_call;
 use agent_ebpf::WaitClass;
-use agent_ebpf::wait::SYSCALL_CLASSES;
 use std::fs::File;
 use std::io::{self, Read as _};
-
-/// Bytes of `stat` and `syscall` files: about 300.
-const BYTES_MAX: u64 = 4096;
 
 /// A thread that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +31,7 @@ impl ProcFs {
         let read = |name: &str| -> io::Result<Vec<u8>> {
             let mut bytes = Vec::new();
             let file = File::open(self.of_thread(task, name))?;
-            file.take(BYTES_MAX).read_to_end(&mut bytes)?;
+            file.take(STAT_BYTES_MAX).read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         let Some(comm) = asleep(&read("stat")?) else { return Ok(None) };
@@ -43,14 +41,12 @@ impl ProcFs {
 
 /// The name of a thread that waits (`proc_pid_stat(5)`: number, name in parentheses, state, six numbers, flags).
 fn asleep(stat: &[u8]) -> Option<[u8; 16]> {
-    /// `PF_KTHREAD` (include/linux/sched.h).
-    const KERNEL_THREAD: u64 = 0x0020_0000;
     let open = stat.iter().position(|byte| *byte == b'(')?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let name = stat.get(open + 1..close)?;
     let mut fields = std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace();
     let state = fields.next()?;
-    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    let flags: u32 = fields.nth(5)?.parse().ok()?;
     if !["S", "D"].contains(&state) || flags & KERNEL_THREAD != 0 {
         return None;
     }
@@ -66,8 +62,7 @@ fn class(syscall: &[u8]) -> Option<WaitClass> {
     if number == "running" {
         return None;
     }
-    let class = number.parse().ok().and_then(|number: usize| SYSCALL_CLASSES.get(number));
-    class.map_or(Some(WaitClass::Other), |class| WaitClass::from_number(u32::from(*class)))
+    Some(number.parse().map_or(WaitClass::Other, class_of_system_call))
 }
 
 #[cfg(test)]
