@@ -25,7 +25,7 @@ use crate::process::host::Host;
 use crate::process::inner_threads::InnerThreads;
 use crate::process::looks::{LookCounts, Looks};
 use crate::process::publish::{PublishCounts, Publisher, WalkTables};
-use crate::process::table::{ProcessCounts, ProcessTable};
+use crate::process::table::{Attribution, ProcessCounts, ProcessTable};
 use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
@@ -277,7 +277,7 @@ impl Engine {
         self.before = self.sampler.statistics()?;
         self.sampler.start()?;
         self.forget_earlier_waits()?;
-        let mut waiting_before = WaitingBefore::new(Arc::clone(&self.host), self.waiting_pids());
+        let mut waiting_before = WaitingBefore::new(Arc::clone(&self.host), self.pids_before());
         let begin = monotonic_now();
         self.sampling_since = begin;
         self.open_window(begin);
@@ -456,6 +456,11 @@ impl Intake {
     /// A sample as a window takes it; what it says of tables is noted.
     fn normalized(&mut self, sample: &RawSample) -> NormalizedSample {
         let attribution = self.processes.attribute(sample);
+        self.normalized_by(attribution, sample)
+    }
+
+    /// The same where it is known whose it is.
+    fn normalized_by(&mut self, attribution: Attribution, sample: &RawSample) -> NormalizedSample {
         let cut;
         let sample = if attribution.sound_frames < sample.user.len() {
             cut = sample.cut_behind(attribution.sound_frames);

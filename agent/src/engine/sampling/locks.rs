@@ -1,6 +1,7 @@
 //! The locks of Go programs on their way through the loop: who is probed, what it may cost, and the waits as they come.
 
 use super::Intake;
+use super::waits::data_place;
 use crate::address::FileId;
 use crate::aggregate::{WaitSum, WindowWait};
 use crate::bpf::{RawLockWait, Statistics};
@@ -103,8 +104,9 @@ impl Intake {
         if !self.processes.is_tracked(sample.pid) {
             return;
         }
-        let place = self.data_place(sample, *word);
-        let sample = self.normalized(sample);
+        let attribution = self.processes.attribute(sample);
+        let place = data_place(&attribution, *word);
+        let sample = self.normalized_by(attribution, sample);
         if let Some(Frame::Native { file, .. }) = sample.frames.first()
             && (self.lock_waits.len() < PROBED_FILES_MAX || self.lock_waits.contains_key(&file.id))
         {

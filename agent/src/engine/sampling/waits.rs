@@ -11,8 +11,9 @@ use crate::engine::held::Held;
 use crate::engine::off_cpu::{OffCpuCounts, Piece, TakenWait};
 use crate::limits::{HELD_WAIT_NS_MAX, ORDER_SLACK_NS, READING_POLLS_MAX};
 use crate::normalize::{Frame, MappedFile, Marker};
-use crate::waits::{Machine, Owners, SystemCall};
-use agent_ebpf::{Outcome, WaitClass, WaitCounters, WaitFacts, WaitingThread};
+use crate::process::table::Attribution;
+use crate::waits::{Owners, SystemCall};
+use agent_ebpf::{Outcome, WaitClass, WaitCounters, WaitingThread};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,13 +60,13 @@ impl Engine {
     }
 
     /// Processes that may have threads which wait since before.
-    pub(super) fn waiting_pids(&self) -> Vec<Pid> {
+    pub(super) fn pids_before(&self) -> Vec<Pid> {
         if !self.options.off_cpu {
             return Vec::new();
         }
-        let mut pids = self.host.pids().unwrap_or_default();
-        pids.retain(|pid| self.intake.processes.is_tracked(*pid));
-        pids
+        let pids = self.intake.processes.existing();
+        pids.inspect_err(|error| tracing::warn!(%error, "who waits already is not known"))
+            .unwrap_or_default()
     }
 
     /// What was waited for up to now is of no window: before the first one begins.
@@ -89,15 +90,18 @@ impl Intake {
         if !self.processes.is_tracked(sample.pid) {
             return;
         }
-        let normalized = self.normalized(&sample);
-        let (mut owners, mut place) = Default::default();
-        if class == WaitClass::Futex {
-            place = self.data_place(&sample, AbsAddr(facts.arguments[0]));
+        let attribution = self.processes.attribute(&sample);
+        let is_futex = class == WaitClass::Futex;
+        let word = is_futex.then_some(AbsAddr(facts.arguments[0]));
+        let place = word.and_then(|word| data_place(&attribution, word));
+        let normalized = self.normalized_by(attribution, &sample);
+        let mut owners = Owners::default();
+        if is_futex {
             // Now, because the process may be over when the window closes.
             let process = normalized.process.key();
             let inner = &mut self.inner_threads;
             let lookup = |number| inner.thread(process, number).filter(|tid| *tid != sample.tid);
-            owners = Owners::of(system_call(&facts), &words).threads(lookup);
+            owners = Owners::of(SystemCall::from(&facts), &words).threads(lookup);
         }
         let taken = TakenWait { sample: normalized, class, facts, owners, place };
         self.off_cpu.taken(taken, chance);
@@ -105,17 +109,6 @@ impl Intake {
             let until = monotonic_now().plus(HELD_WAIT_NS_MAX);
             let _no_room_is_counted = self.held_waits.offer_until(sample, until);
         }
-    }
-
-    /// The variable of a file that lies at an address of the sample's process.
-    pub(super) fn data_place(
-        &mut self,
-        sample: &RawSample,
-        address: AbsAddr,
-    ) -> Option<(Arc<MappedFile>, ElfAddr)> {
-        let mappings = self.processes.attribute_held(sample).mappings?;
-        let (file, place) = mappings.locate_data(address)?;
-        Some((Arc::clone(file), place))
     }
 
     /// A thread is over.
@@ -207,10 +200,13 @@ impl Intake {
     }
 }
 
-/// The system call of a wait.
-fn system_call(facts: &WaitFacts) -> SystemCall {
-    let WaitFacts { syscall: number, arguments: [first, second, third, _], .. } = *facts;
-    SystemCall { machine: Machine::THIS, number, arguments: [first, second, third] }
+/// The variable of a file that lies at an address of a process.
+pub(super) fn data_place(
+    attribution: &Attribution,
+    address: AbsAddr,
+) -> Option<(Arc<MappedFile>, ElfAddr)> {
+    let (file, place) = attribution.mappings.as_ref()?.locate_data(address)?;
+    Some((Arc::clone(file), place))
 }
 
 fn add_taken(
