@@ -3,7 +3,7 @@
 use super::engine::Figure;
 
 /// Figures that only grow.
-pub(super) const SINCE_START: [Figure; 18] = [
+pub(super) const SINCE_START: [Figure; 21] = [
     ("switches", "Switches of CPUs between threads", |counts| counts.waits.switches),
     ("waits", "Waits of threads that ended", |counts| counts.waits.waits),
     ("waits_negative", "Waits that would have ended before they began", |counts| {
@@ -21,6 +21,21 @@ pub(super) const SINCE_START: [Figure; 18] = [
     ("wait_stacks_refused", "Stacks of waits that found no room in the agent", |counts| {
         counts.off_cpu.refused
     }),
+    (
+        "wait_threads_put_off",
+        "Times that a thread's waits were left to a later window for want of room",
+        |counts| counts.off_cpu.threads_refused,
+    ),
+    (
+        "waits_unwanted",
+        "Waits with a stack, and of goroutines, of processes that were not asked for",
+        |counts| counts.off_cpu.unwanted,
+    ),
+    (
+        "wait_nanoseconds_unwanted",
+        "Time of waits without a stack of processes that were not asked for",
+        |counts| counts.off_cpu.unwanted_ns,
+    ),
     (
         "lock_holders_not_sought",
         "Waits that found no room among those whose holder is sought",

@@ -73,6 +73,13 @@ pub struct OffCpuCounts {
     pub ends_missed: u64,
     /// Stacks not kept, because a limit of threads or of waits of one was reached.
     pub refused: u64,
+    /// Times that a thread's waits did not come into a window, but are to come into a later one, because of the limit of
+    /// threads.
+    pub threads_refused: u64,
+    /// Waits with a stack, and of goroutines, of processes that were not asked for.
+    pub unwanted: u64,
+    /// Nanoseconds of waits of such processes without a stack.
+    pub unwanted_ns: u64,
     /// Waits of which no holder was looked for, because a window was full.
     pub spans_dropped: u64,
     /// Nanoseconds in windows.
@@ -201,11 +208,24 @@ impl OffCpu {
         self.counts.spans_dropped = self.counts.spans_dropped.saturating_add(dropped);
     }
 
+    /// A wait is of a process that was not asked for.
+    pub(crate) fn count_unwanted(&mut self) {
+        self.counts.unwanted += 1;
+    }
+
+    /// What a window was to get without a stack is of such a process.
+    pub(crate) fn take_back_unwanted(&mut self, sum: WaitSum) {
+        let OffCpuCounts { ns, ns_not_taken, unwanted_ns, .. } = &mut self.counts;
+        *ns = ns.saturating_sub(sum.ns);
+        *ns_not_taken = ns_not_taken.saturating_sub(sum.ns);
+        *unwanted_ns = unwanted_ns.saturating_add(sum.ns);
+    }
+
     /// What the window gets of one thread.
     pub(crate) fn read(&mut self, reading: &ThreadReading, each: &mut impl FnMut(Piece, WaitSum)) {
         let full = self.threads.len() >= WAIT_THREADS_MAX;
         if full && !self.threads.contains_key(&reading.tid) {
-            self.counts.refused += 1;
+            self.counts.threads_refused += 1;
             return;
         }
         let thread = self.threads.entry(reading.tid).or_default();

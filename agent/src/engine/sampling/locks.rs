@@ -102,6 +102,7 @@ impl Intake {
     pub(super) fn lock_wait(&mut self, wait: &RawLockWait) {
         let RawLockWait { sample, word, since } = wait;
         if !self.processes.is_tracked(sample.pid) {
+            self.off_cpu.count_unwanted();
             return;
         }
         let attribution = self.processes.attribute(sample);

@@ -3,11 +3,12 @@
 use super::Engine;
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::{
-    BpfError, CopiedStack, CpuStatistics, ProcessEvent, RawSample, RawWait, Record, Statistics,
-    TableId, UserFrame, WalkMapping,
+    BpfError, CopiedStack, CpuStatistics, ProcessEvent, RawLockWait, RawSample, RawWait, Record,
+    Statistics, TableId, UserFrame, WalkMapping,
 };
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFiles;
+use crate::engine::off_cpu::OffCpuCounts;
 use crate::engine::{Control, EngineOptions, OpenFiles, Sampling, SealedWindow, WindowSink};
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::host::Host;
@@ -15,7 +16,9 @@ use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
 use agent_ebpf::wait::CHANCE_ONE;
 use agent_ebpf::walk::Registers;
-use agent_ebpf::{Counters, Outcome, ProcessEntry, RuleKind, UnwindRule, WaitClass};
+use agent_ebpf::{
+    ClassTotals, Counters, Outcome, ProcessEntry, RuleKind, UnwindRule, WaitClass, WaitingThread,
+};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -330,6 +333,30 @@ fn a_stack_that_came_along_is_walked_on_or_goes_as_it_is() {
     assert_eq!((outcome(Outcome::Complete), outcome(Outcome::ProcessUnknown)), (1, 1));
     let stacks = control.counts().stacks;
     assert_eq!((stacks.walked, stacks.overdue(), stacks.held, stacks.no_room), (1, 1, 0, 0));
+}
+
+/// Of a process that was not asked for: a wait with a stack, one of a goroutine, and a thread's last word.
+#[test]
+fn waits_that_nobody_asked_for_are_counted() {
+    let Record::Sample(sample) = sample(77, monotonic_now()) else { unreachable!() };
+    let (facts, words) = Default::default();
+    let (since, word) = (sample.time, AbsAddr(0x2000));
+    let lock_wait = RawLockWait { sample: sample.clone(), word, since };
+    let time = sample.time;
+    let wait = RawWait { sample, class: WaitClass::Sleep, chance: CHANCE_ONE, facts, words };
+    let mut thread = Box::new(WaitingThread { tgid: 77, ..WaitingThread::default() });
+    thread.sums[WaitClass::Io as usize] = ClassTotals { ns: 500, count: 1 };
+    let thread_end = Record::ThreadEnd { tid: Tid(77), time, thread };
+    let kernel = FakeKernel::default();
+    kernel.0.lock().unwrap().batches =
+        vec![vec![Record::Wait(wait), Record::LockWait(lock_wait), thread_end]];
+    let control = Control::default();
+    let options = EngineOptions { pids: vec![Pid(50)], ..for_ms(120) };
+    run(&options, &kernel, &control);
+    let OffCpuCounts { unwanted, unwanted_ns, ns, ns_not_taken, stacks, .. } =
+        control.counts().off_cpu;
+    assert_eq!((unwanted, unwanted_ns), (2, 500));
+    assert_eq!((ns, ns_not_taken, stacks), (0, 0, 0));
 }
 
 #[test]

@@ -88,6 +88,7 @@ impl Intake {
     pub(super) fn wait(&mut self, wait: RawWait) {
         let RawWait { sample, class, chance, facts, words } = wait;
         if !self.processes.is_tracked(sample.pid) {
+            self.off_cpu.count_unwanted();
             return;
         }
         let attribution = self.processes.attribute(&sample);
@@ -164,6 +165,7 @@ impl Intake {
         sum: WaitSum,
     ) {
         if !self.processes.is_tracked(pid) {
+            self.off_cpu.take_back_unwanted(sum);
             return;
         }
         let sample = RawSample {
