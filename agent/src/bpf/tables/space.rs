@@ -10,12 +10,14 @@ pub(super) struct Space {
     /// Length of each free run, by its start; runs never touch.
     free: BTreeMap<usize, usize>,
     used: usize,
+    /// Free and used.
+    places: usize,
 }
 
 impl Space {
     /// A table of `places` free places.
     pub(super) fn new(places: usize) -> Self {
-        Self { free: BTreeMap::from([(0, places)]), used: 0 }
+        Self { free: BTreeMap::from([(0, places)]), used: 0, places }
     }
 
     /// Places that are given out.
@@ -25,9 +27,9 @@ impl Space {
 
     /// The first place behind all that are given out.
     pub(super) fn behind_all(&self) -> usize {
-        let places = self.used + self.free.values().sum::<usize>();
         let last = self.free.last_key_value();
-        last.filter(|&(start, length)| start + length == places).map_or(places, |(start, _)| *start)
+        let at_end = last.filter(|&(start, length)| start + length == self.places);
+        at_end.map_or(self.places, |(start, _)| *start)
     }
 
     /// Takes a run of `length` places, `None` if there is none.
