@@ -175,8 +175,8 @@ impl WalkTables for Tables {
         Self::own_rules(self, id)
     }
 
-    fn prepare(&mut self, chunks: usize) {
-        Self::prepare(self, chunks);
+    fn prepare(&mut self, chunks: usize) -> bool {
+        Self::prepare(self, chunks)
     }
 
     fn bytes(&self) -> u64 {

@@ -26,6 +26,9 @@ pub const TABLE_PARKED_NS: u64 = agent_ebpf::limits::REUSE_DELAY_NS + 50_000_000
 pub const TABLE_PARKED_ATTEMPTS_MAX: u32 = 4;
 /// Chunks of such memory that are made before a table wants them: of two libraries of C++.
 pub const TABLE_PREPARED_CHUNKS: usize = 32;
+/// Time until the kernel is asked for such memory again that it refused, nanoseconds: to ask takes as long as to get it,
+/// and what is short of memory stays so for seconds.
+pub const TABLE_PREPARE_PAUSE_NS: u64 = 1_000_000_000;
 /// Rows of tables that are parked, together; 6 bytes each.
 pub const TABLES_PARKED_ROWS_MAX: usize = 12 << 20;
 /// Age of a change of a process's mappings from which on it is published although nobody has sampled it,

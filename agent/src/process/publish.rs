@@ -17,7 +17,7 @@ use super::trampolines;
 use crate::address::{FileId, Generation, Pid};
 use crate::bpf::{MappingUnwind, TableId, WalkMapping, chunks_in};
 use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
-use crate::limits::TABLE_PREPARED_CHUNKS;
+use crate::limits::{TABLE_PREPARE_PAUSE_NS, TABLE_PREPARED_CHUNKS};
 use crate::normalize::{MappedFile, ProcessKey};
 use crate::symbolize::perf_maps::PerfMaps;
 use crate::unwind::RowTable;
@@ -97,8 +97,10 @@ pub trait WalkTables {
     fn own_rules(&self, id: TableId) -> usize;
 
     /// Makes memory for a table of so many chunks that may come, if there is little: that takes longer than to load
-    /// one, and nobody waits now.
-    fn prepare(&mut self, _chunks: usize) {}
+    /// one, and nobody waits now. False if the kernel gives none.
+    fn prepare(&mut self, _chunks: usize) -> bool {
+        true
+    }
 
     /// Kernel memory that grows with what is loaded, bytes.
     fn bytes(&self) -> u64;
@@ -168,6 +170,8 @@ pub struct Publisher {
     generation: u32,
     /// A large table was asked for, since memory was prepared last.
     large_asked: bool,
+    /// Memory is not prepared before.
+    prepare_at: MonotonicNs,
     counts: PublishCounts,
 }
 
@@ -186,6 +190,7 @@ impl Publisher {
             waits: Waits::default(),
             generation: 0,
             large_asked: false,
+            prepare_at: MonotonicNs(0),
             counts: PublishCounts::default(),
         }
     }
@@ -282,10 +287,18 @@ impl Publisher {
                 self.publish(pid, processes, kernel);
             }
         }
+        self.prepare(now, kernel);
+    }
+
+    /// Has memory made for tables that may come.
+    fn prepare(&mut self, now: MonotonicNs, kernel: &mut dyn WalkTables) {
         // Who waits for a large table waits for longer than this takes.
         let large = std::mem::take(&mut self.large_asked);
-        if large || self.waits.is_empty() {
-            kernel.prepare(if large { SLAB_CHUNKS } else { TABLE_PREPARED_CHUNKS });
+        if now < self.prepare_at || !(large || self.waits.is_empty()) {
+            return;
+        }
+        if !kernel.prepare(if large { SLAB_CHUNKS } else { TABLE_PREPARED_CHUNKS }) {
+            self.prepare_at = now.plus(TABLE_PREPARE_PAUSE_NS);
         }
     }
 
@@ -427,11 +440,12 @@ impl Publisher {
                 State::Pending
             }
             Some(state) => state,
-            None if file.facts.is_none() || !self.compilers.ask(Asked::of(file, urgent)) => {
-                return no_table;
-            }
             None => {
-                self.large_asked |= Asked::of(file, urgent).is_large();
+                let asked = Asked::of(file, urgent);
+                if file.facts.is_none() || !self.compilers.ask(asked) {
+                    return no_table;
+                }
+                self.large_asked |= asked.is_large();
                 self.budget.asked(file, now);
                 State::Pending
             }

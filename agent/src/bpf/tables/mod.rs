@@ -130,11 +130,12 @@ impl Tables {
     }
 
     /// Makes memory for a table of so many chunks, a slab at most: it waits until the kernel has seen that nobody reads
-    /// the place of the slab (12 ms), which a table then need not.
-    pub fn prepare(&mut self, chunks: usize) {
-        if let Err(error) = self.rows.prepare(chunks) {
-            tracing::debug!(%error, "no memory for tables that may come");
-        }
+    /// the place of the slab (12 ms), which a table then need not. False if the kernel refuses.
+    pub fn prepare(&mut self, chunks: usize) -> bool {
+        let prepared = self.rows.prepare(chunks);
+        let refused =
+            |error: &BpfError| tracing::debug!(%error, "no memory for tables that may come");
+        prepared.inspect_err(refused).is_ok()
     }
 
     /// The rule at an ELF address of a table, read back from the kernel's memory: for stacks that are

@@ -7,7 +7,7 @@ use crate::clock::{MonotonicNs, monotonic_now, thread_cpu_ns};
 use crate::engine::OpenFiles;
 use crate::limits::{
     PAGES_SHARE, PUBLISH_BURST_NS, PUBLISH_PAUSE_NS_MAX, PUBLISH_RETRY_NS_MIN, TABLE_PARKED_NS,
-    UNWIND_TABLE_BYTES_MAX,
+    TABLE_PREPARE_PAUSE_NS, UNWIND_TABLE_BYTES_MAX,
 };
 use crate::process::compile::Compilers;
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
@@ -35,6 +35,8 @@ struct FakeTables {
     pages_max: usize,
     /// CPU time that a publication takes, nanoseconds.
     work_ns: u64,
+    /// Times that memory was asked for in vain.
+    refusals: u32,
 }
 
 impl FakeTables {
@@ -120,6 +122,11 @@ impl WalkTables for FakeTables {
         let others = self.rules.iter().filter(|(other, _)| **other != id);
         let others: HashSet<UnwindRule> = others.flat_map(|(_, rules)| rules).copied().collect();
         self.rules.get(&id).map_or(0, |rules| rules.difference(&others).count())
+    }
+
+    fn prepare(&mut self, _chunks: usize) -> bool {
+        self.refusals += u32::from(self.full);
+        !self.full
     }
 
     fn bytes(&self) -> u64 {
@@ -369,6 +376,19 @@ fn what_was_removed_can_be_used_only_after_a_delay() {
     scene.publisher.load_parked(parked, &mut scene.table, &mut scene.kernel);
     scene.refresh();
     assert_eq!(scene.shown(50), "1000-2000 t1");
+}
+
+#[test]
+fn memory_that_the_kernel_refuses_is_not_asked_for_with_each_poll() {
+    let mut scene = Scene::new();
+    scene.kernel.full = true;
+    let now = monotonic_now();
+    for poll in 0..10 {
+        scene.publisher.prepare(now.plus(poll), &mut scene.kernel);
+    }
+    assert_eq!(scene.kernel.refusals, 1);
+    scene.publisher.prepare(now.plus(TABLE_PREPARE_PAUSE_NS), &mut scene.kernel);
+    assert_eq!(scene.kernel.refusals, 2);
 }
 
 #[test]
