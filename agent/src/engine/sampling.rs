@@ -301,12 +301,13 @@ impl Engine {
             }
             self.state_needs();
             self.locks.look(&self.files);
+            // Before what it finds is published.
+            self.intake.processes.tidy(monotonic_now());
             self.publisher.refresh(&mut self.intake.processes, self.tables.as_mut());
             self.tables.records_known_until(self.sampler.complete_until());
             self.walk_held();
             self.walk_held_waits();
             waiting_before.go_on(self.sampler.as_mut());
-            self.intake.processes.tidy(monotonic_now());
             // The poll began after the end: all records of the window have been handed out.
             if now >= seal_at {
                 let readings = self.read_threads()?;

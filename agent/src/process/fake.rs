@@ -44,6 +44,8 @@ pub(crate) struct FakeHost {
     pub(crate) asleep_ns: AtomicU64,
     /// How often it was asked for the status of a process.
     pub(crate) statuses: AtomicU64,
+    /// How often it was asked for the mappings of one.
+    pub(crate) listings: AtomicU64,
 }
 
 /// Bytes of a made-up mapping.
@@ -129,6 +131,7 @@ impl Host for FakeHost {
             inode: 1,
             path: path.clone().into_bytes(),
         };
+        self.listings.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(self.of(task.pid, |process| process.maps_wait)?);
         self.of(task.pid, |process| Maps {
             entries: process.mappings.iter().map(entry).collect(),

@@ -102,13 +102,26 @@ impl ProcessTable {
         let look = instance.look(pid, program);
         let listed = self.looks.list(look.clone());
         self.counts.maps_read += 1;
+        match listed {
+            Some(listed) => self.take_listed(pid, (look, listed), address, now),
+            None => {
+                if let Some(instance) = self.live(pid) {
+                    instance.image().meanwhile.get_or_insert_default();
+                }
+            }
+        }
+    }
+
+    /// What was listed of a process is what is known of its mappings from then on.
+    pub(super) fn take_listed(
+        &mut self,
+        pid: Pid,
+        (look, listed): (Look, Listed),
+        address: Option<AbsAddr>,
+        asked: MonotonicNs,
+    ) {
         let Some(instance) = self.live(pid) else { return };
-        let image = instance.image();
-        let Some(listed) = listed else {
-            image.meanwhile.get_or_insert_default();
-            return;
-        };
-        let meanwhile = image.meanwhile.take().unwrap_or_default();
+        let meanwhile = instance.image().meanwhile.take().unwrap_or_default();
         let Listed { at, taken_ns, maps: Some(maps), executable, .. } = listed else { return };
         self.counts.mappings_left_out += maps.left_out;
         let set = Arc::new(MappingSet::new(self.behind(look, &maps.entries)));
@@ -126,9 +139,9 @@ impl ProcessTable {
         } else {
             instance.read_interval_ns.saturating_mul(2).min(MAPS_READ_INTERVAL_NS_MAX)
         };
-        let taken_ns = monotonic_now().since(now).max(taken_ns);
+        let taken_ns = monotonic_now().since(asked).max(taken_ns);
         let pause_ns = taken_ns.saturating_mul(MAPS_READ_PAUSE_FACTOR);
-        instance.read_after = now.plus(instance.read_interval_ns.max(pause_ns));
+        instance.read_after = asked.plus(instance.read_interval_ns.max(pause_ns));
         let image = instance.image();
         image.set = set;
         image.read_at = at;

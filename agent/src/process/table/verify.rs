@@ -106,22 +106,27 @@ impl ProcessTable {
         let (begin, began_ns) = (monotonic_now(), thread_cpu_ns());
         instance.verified_at = begin;
         let look = instance.look(pid, instance.images.len() - 1);
-        let listed = self.looks.list(look);
+        let listed = self.looks.list(look.clone());
         self.counts.maps_verified += 1;
         // One that does not answer in time is read as a whole when it does.
-        let Some(Listed { maps: Some(maps), cpu_ns, .. }) = listed else {
+        let answered = listed.and_then(|listed| {
+            let places = listed.maps.as_ref().map(|maps| of_files(&maps.entries))?;
+            let Listed { cpu_ns, .. } = listed;
+            let agrees = agree(&known(&self.live(pid)?.image().set), &places);
+            Some((digest(&places), agrees, cpu_ns, listed))
+        });
+        let Some((digest, agrees, cpu_ns, listed)) = answered else {
             self.verification.sampled_after = begin.plus(VERIFY_INTERVAL_NS_MIN);
             return;
         };
         let Some(instance) = self.live(pid) else { return };
-        let places = of_files(&maps.entries);
-        let digest = digest(&places);
         // A file that others know by another path is known from the time that this was found.
-        if instance.listing != digest && !agree(&known(&instance.image().set), &places) {
+        if instance.listing != digest && !agrees {
             instance.listing = digest;
             instance.verify_interval_ns = VERIFY_INTERVAL_NS_MIN;
             self.counts.maps_outdated += 1;
-            self.read_again(pid, now);
+            self.take_listed(pid, (look, listed), None, begin);
+            self.mark_dirty(pid);
         } else if let Some(relative) = relative {
             // It has not what the other one mapped.
             self.verification.parted(relative, pid);

@@ -2,6 +2,7 @@
 
 use super::Scene;
 use crate::address::{Generation, Pid};
+use std::sync::atomic::Ordering;
 
 /// A program, 50, at 0x1000, whose mappings are published.
 fn scene() -> Scene {
@@ -45,6 +46,7 @@ fn code_that_moved_is_found_once_its_program_is_sampled() {
     scene.check(1500, 50, &[0x1010], "/bin/a: /bin/a+10");
     scene.table.tidy(scene.at(1501));
     assert_eq!(counts(&scene), (1, 1));
+    assert_eq!(scene.host.listings.load(Ordering::Relaxed), 1, "what was found is what is taken");
     assert_eq!(scene.table.take_dirty(), [Pid(50)], "to be published");
     scene.check(1502, 50, &[0x1010], "/bin/a: /bin/b+10");
 }
