@@ -3,8 +3,10 @@
 
 mod check;
 pub mod identity;
+mod lines;
 
 pub use check::BatchError;
+pub use lines::Lines;
 
 use proto::{BuildId, FrameKind};
 use std::borrow::Cow;
@@ -103,7 +105,7 @@ pub struct LocationDef {
     /// Who runs it.
     pub kind: FrameKind,
     /// Names, innermost first; empty if the sender had none.
-    pub lines: Vec<LineDef>,
+    pub lines: Lines,
 }
 
 /// A value of a sample attribute.

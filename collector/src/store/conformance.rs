@@ -208,7 +208,7 @@ async fn better_names_replace_worse_ones_and_totals_stay() {
         let rows: [(&[&str], i64); 1] = [(&["main", "leaf"], 7)];
         let named = one_profile("api", ProfileId::None, &rows);
         let mut unnamed = named.clone();
-        unnamed.locations.iter_mut().for_each(|location| location.lines.clear());
+        unnamed.locations.iter_mut().for_each(|location| location.lines = Lines::default());
         store.append(unnamed).await.unwrap();
         let lines = ["total 7/0", " app+0x1001 7/0", "  app+0x1000 7/7"];
         assert_eq!(tree_lines(&merged(store).await.unwrap()), lines);
@@ -217,7 +217,10 @@ async fn better_names_replace_worse_ones_and_totals_stay() {
         assert_eq!(tree_lines(&merged(store).await.unwrap()), lines);
         let mut inlined = named.clone();
         inlined.functions.push(FunctionDef { name: "tiny".into(), ..named.functions[0].clone() });
-        inlined.locations[0].lines.insert(0, LineDef { function: 2, line: 9 });
+        let lines = &mut inlined.locations[0].lines;
+        *lines = std::iter::once(LineDef { function: 2, line: 9 })
+            .chain(lines.iter().copied())
+            .collect();
         store.append(inlined).await.unwrap();
         store.append(named).await.unwrap();
         let lines = ["total 28/0", " main 28/0", "  leaf 28/0", "   tiny 28/28 inlined"];

@@ -105,7 +105,7 @@ pub(crate) fn one_profile(service: &str, id: ProfileId, rows: &[(&[&str], i64)])
                     mapping: Some(0),
                     address: 0x1000 + index as u64,
                     kind: FrameKind::Native,
-                    lines: vec![LineDef { function: u32::try_from(index).unwrap(), line: 2 }],
+                    lines: LineDef { function: u32::try_from(index).unwrap(), line: 2 }.into(),
                 });
                 index
             });

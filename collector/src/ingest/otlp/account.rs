@@ -99,7 +99,7 @@ fn stack(batch: &mut WriteBatch, name: &Arc<str>) -> u32 {
         start_line: 0,
     });
     let location = number(batch.locations.len());
-    let lines = vec![LineDef { function, line: 0 }];
+    let lines = LineDef { function, line: 0 }.into();
     batch.locations.push(LocationDef { mapping: None, address: 0, kind: FrameKind::Marker, lines });
     batch.stacks.push(vec![location]);
     number(batch.stacks.len() - 1)

@@ -6,7 +6,7 @@ use super::texts::Texts;
 use super::wire::{Message, Span};
 use crate::ingest::addresses::MappedRange;
 use crate::limits::LOCATION_LINES_MAX;
-use crate::profile::{FunctionDef, LineDef, LocationDef, MappingDef};
+use crate::profile::{FunctionDef, LineDef, Lines, LocationDef, MappingDef};
 use proto::{BuildId, FrameKind};
 use std::sync::Arc;
 
@@ -133,7 +133,7 @@ impl<'a, 'b> Reading<'a, 'b> {
 
     fn location(&mut self, span: Span) -> Result<(u64, LocationDef), Fault> {
         let (mut id, mut mapping_id, mut address) = (0, 0, 0);
-        let mut lines = Vec::new();
+        let mut lines = Lines::default();
         let mut line_count = 0;
         let mut message = Message::new(self.body, span);
         while let Some((field, value)) = message.next()? {
@@ -144,7 +144,9 @@ impl<'a, 'b> Reading<'a, 'b> {
                 4 => {
                     line_count += 1;
                     cap("the number of lines of a location", line_count, LOCATION_LINES_MAX)?;
-                    lines.extend(self.line(value.span("location.line")?)?);
+                    if let Some(line) = self.line(value.span("location.line")?)? {
+                        lines.push(line);
+                    }
                 }
                 _ => {}
             }

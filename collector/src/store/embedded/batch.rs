@@ -5,7 +5,7 @@ use super::codec::{Malformed, Reader, Writer, press, unpress};
 use crate::limits;
 use crate::profile::identity::kind_code;
 use crate::profile::{
-    Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, ProfileDef,
+    Attribute, AttributeValue, FunctionDef, LineDef, Lines, LocationDef, MappingDef, ProfileDef,
     ProfileId, ProjectName, SampleDef, SeriesLabels, ValueType, WriteBatch,
 };
 use hashbrown::HashMap;
@@ -203,10 +203,15 @@ impl Decoder<'_> {
             mapping: self.reader.small()?.checked_sub(1),
             address: self.reader.number()?,
             kind: kind_of(self.reader.number()?)?,
-            lines: self.list(2, |own| {
-                Ok(LineDef { function: own.reader.small()?, line: own.reader.signed()? })
-            })?,
+            lines: self.lines()?,
         })
+    }
+
+    fn lines(&mut self) -> Result<Lines, Malformed> {
+        let count = self.reader.count(2)?;
+        let mut line =
+            || Ok(LineDef { function: self.reader.small()?, line: self.reader.signed()? });
+        (0..count).map(|_| line()).collect()
     }
 
     fn attribute(&mut self) -> Result<Attribute, Malformed> {
