@@ -1,6 +1,7 @@
 //! Functions in answers: where their names come from, and the order of the top table.
 
 use super::{FunctionInfo, FunctionRow, Overflow};
+use std::cmp::Ordering;
 
 /// Names of the functions that a merge speaks of, by the engine's own numbers.
 pub trait FunctionNames {
@@ -8,6 +9,10 @@ pub trait FunctionNames {
     fn info(&self, function: u32) -> FunctionInfo;
     /// Its identity, the same in every engine: the last tie-break of every order.
     fn identity(&self, function: u32) -> u128;
+    /// The order of two functions: by all that is shown of them, then by identity.
+    fn compare(&self, a: u32, b: u32) -> Ordering {
+        (self.info(a), self.identity(a)).cmp(&(self.info(b), self.identity(b)))
+    }
 }
 
 /// The rows with the largest self values: self, then total, then names decide.
@@ -25,9 +30,7 @@ pub fn rows_by_self(
         rows.push((narrow(self_value)?, narrow(total)?, function));
     }
     let order = |a: &(i64, i64, u32), b: &(i64, i64, u32)| {
-        (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| {
-            (names.info(a.2), names.identity(a.2)).cmp(&(names.info(b.2), names.identity(b.2)))
-        })
+        (b.0, b.1).cmp(&(a.0, a.1)).then_with(|| names.compare(a.2, b.2))
     };
     if limit < rows.len() {
         rows.select_nth_unstable_by(limit, order);

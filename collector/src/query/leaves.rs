@@ -5,6 +5,7 @@ use super::{FunctionInfo, FunctionNames};
 use crate::limits;
 use hashbrown::HashMap;
 use proto::FrameKind;
+use std::cmp::Ordering;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -96,6 +97,13 @@ impl FunctionNames for Named<'_> {
         match self.value(function) {
             Some(value) => Leaves::identity(&self.leaves.label, value),
             None => self.functions.identity(function),
+        }
+    }
+
+    fn compare(&self, a: u32, b: u32) -> Ordering {
+        match (self.value(a), self.value(b)) {
+            (None, None) => self.functions.compare(a, b),
+            _ => (self.info(a), self.identity(a)).cmp(&(self.info(b), self.identity(b))),
         }
     }
 }

@@ -3,6 +3,7 @@
 //! would vanish. Every choice depends on values and identities alone, never on the order of nodes.
 
 use super::{FlameTree, FunctionInfo, FunctionNames, Overflow};
+use crate::limits::FUNCTIONS_MAX;
 use hashbrown::HashMap;
 use proto::FrameKind;
 use std::collections::BTreeMap;
@@ -82,7 +83,7 @@ impl MergedTree {
         let totals = self.totals()?;
         let kept = Selection::of(self, names, options).kept;
         let mut children = Children::of(self, &kept, &totals, names);
-        let mut answer = Answer::new(self, &totals);
+        let mut answer = Answer::new(self, &totals, children.list.len() + 1);
         let mut pending = vec![(0_u32, 0_u32)];
         while let Some((node, depth)) = pending.pop() {
             let hidden = children.hidden(node)?;
@@ -102,10 +103,10 @@ impl MergedTree {
         totals: &[i64],
         names: &dyn FunctionNames,
     ) -> Result<Vec<(Arc<str>, i64)>, Overflow> {
-        let mut markers: HashMap<u32, Option<Arc<str>>> = HashMap::new();
+        let mut markers: ByFunction<Option<Arc<str>>> = ByFunction::default();
         let mut sums: BTreeMap<Arc<str>, i128> = BTreeMap::new();
         for (&function, &total) in self.function.iter().zip(totals).skip(1) {
-            let marker = markers.entry(function).or_insert_with(|| marker_of_cut(names, function));
+            let marker = markers.get_or_make(function, || marker_of_cut(names, function));
             if let Some(marker) = marker {
                 *sums.entry(Arc::clone(marker)).or_default() += i128::from(total);
             }
@@ -126,6 +127,32 @@ impl MergedTree {
             weights[parent] = weights[parent].saturating_add(weights[node]);
         }
         weights
+    }
+}
+
+/// Something for each function of a tree, by its number. Numbers of engines are dense, and every node asks;
+/// those of leaves lie far above, and are few.
+struct ByFunction<T> {
+    near: Vec<Option<T>>,
+    far: HashMap<u32, T>,
+}
+
+impl<T> Default for ByFunction<T> {
+    fn default() -> Self {
+        Self { near: Vec::new(), far: HashMap::new() }
+    }
+}
+
+impl<T> ByFunction<T> {
+    fn get_or_make(&mut self, function: u32, make: impl FnOnce() -> T) -> &mut T {
+        let at = function as usize;
+        if at >= FUNCTIONS_MAX {
+            return self.far.entry(function).or_insert_with(make);
+        }
+        if at >= self.near.len() {
+            self.near.resize_with(at + 1, || None);
+        }
+        self.near[at].get_or_insert_with(make)
     }
 }
 
@@ -234,11 +261,14 @@ impl Paths {
     fn of(tree: &MergedTree, names: &dyn FunctionNames) -> Self {
         let mut depth = vec![0_u32; tree.len()];
         let mut hash = vec![0_u64; tree.len()];
+        let mut identities: ByFunction<[u8; 16]> = ByFunction::default();
         for node in 1..tree.len() {
             let parent = tree.parent[node] as usize;
             depth[node] = depth[parent] + 1;
-            let identity = names.identity(tree.function[node]).to_le_bytes();
-            hash[node] = xxhash_rust::xxh3::xxh3_64_with_seed(&identity, hash[parent]);
+            let function = tree.function[node];
+            let identity =
+                identities.get_or_make(function, || names.identity(function).to_le_bytes());
+            hash[node] = xxhash_rust::xxh3::xxh3_64_with_seed(identity, hash[parent]);
         }
         Self { depth, hash }
     }
@@ -249,18 +279,20 @@ struct Children {
     /// Where the children of node i begin in `list`; one entry more than nodes.
     start: Vec<u32>,
     list: Vec<NodeId>,
+    /// Empty if nothing is.
     hidden: Vec<i128>,
 }
 
 impl Children {
     fn of(tree: &MergedTree, kept: &[bool], totals: &[i64], names: &dyn FunctionNames) -> Self {
         let mut start = vec![0_u32; tree.len() + 1];
-        let mut hidden = vec![0_i128; tree.len()];
+        let mut hidden = Vec::new();
         for node in 1..tree.len() {
             let parent = tree.parent[node] as usize;
             if kept[node] {
                 start[parent + 1] += 1;
             } else if kept[parent] {
+                hidden.resize(tree.len(), 0_i128);
                 hidden[parent] += i128::from(totals[node]);
             }
         }
@@ -278,10 +310,9 @@ impl Children {
         for node in (0..tree.len()).filter(|&node| kept[node]) {
             let range = children.start[node] as usize..children.start[node + 1] as usize;
             children.list[range].sort_unstable_by(|&a, &b| {
-                totals[b as usize].cmp(&totals[a as usize]).then_with(|| {
-                    let (a, b) = (tree.function[a as usize], tree.function[b as usize]);
-                    (names.info(a), names.identity(a)).cmp(&(names.info(b), names.identity(b)))
-                })
+                let function = |node: u32| tree.function[node as usize];
+                let by_total = totals[b as usize].cmp(&totals[a as usize]);
+                by_total.then_with(|| names.compare(function(a), function(b)))
             });
         }
         children
@@ -293,7 +324,8 @@ impl Children {
     }
 
     fn hidden(&self, node: NodeId) -> Result<i64, Overflow> {
-        Overflow::check(self.hidden[node as usize], "hidden nodes")
+        let hidden = self.hidden.get(node as usize);
+        Overflow::check(hidden.copied().unwrap_or(0), "hidden nodes")
     }
 }
 
@@ -301,12 +333,12 @@ impl Children {
 struct Answer<'a> {
     source: &'a MergedTree,
     totals: &'a [i64],
-    numbers: HashMap<u32, u32>,
+    numbers: ByFunction<u32>,
     tree: FlameTree,
 }
 
 impl<'a> Answer<'a> {
-    fn new(source: &'a MergedTree, totals: &'a [i64]) -> Self {
+    fn new(source: &'a MergedTree, totals: &'a [i64], nodes: usize) -> Self {
         let root = FunctionInfo {
             name: Arc::from("total"),
             file: Arc::from(""),
@@ -315,8 +347,17 @@ impl<'a> Answer<'a> {
             module: Arc::from(""),
             named: true,
         };
-        let tree = FlameTree { functions: vec![root], ..FlameTree::default() };
-        Self { source, totals, numbers: HashMap::new(), tree }
+        let tree = FlameTree {
+            functions: vec![root],
+            node_function: Vec::with_capacity(nodes),
+            node_total: Vec::with_capacity(nodes),
+            node_self: Vec::with_capacity(nodes),
+            node_depth: Vec::with_capacity(nodes),
+            node_hidden: Vec::with_capacity(nodes),
+            node_inlined: Vec::with_capacity(nodes),
+            ..FlameTree::default()
+        };
+        Self { source, totals, numbers: ByFunction::default(), tree }
     }
 
     fn push(&mut self, node: NodeId, depth: u32, hidden: i64, names: &dyn FunctionNames) {
@@ -325,8 +366,9 @@ impl<'a> Answer<'a> {
             0
         } else {
             let functions = &mut self.tree.functions;
-            *self.numbers.entry(self.source.function[index]).or_insert_with(|| {
-                functions.push(names.info(self.source.function[index]));
+            let function = self.source.function[index];
+            *self.numbers.get_or_make(function, || {
+                functions.push(names.info(function));
                 u32::try_from(functions.len() - 1).unwrap_or(u32::MAX)
             })
         };
