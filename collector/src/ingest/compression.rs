@@ -95,9 +95,20 @@ pub fn decompress(
         }
     };
     let limit = u64::try_from(bytes_max).unwrap_or(u64::MAX).saturating_add(1);
-    let mut out = Vec::with_capacity(body.len().min(bytes_max));
+    let mut out = Vec::with_capacity(likely_length(coding, body).min(bytes_max));
     reader.by_ref().take(limit).read_to_end(&mut out).map_err(corrupt)?;
     if out.len() > bytes_max { Err(DecompressError::TooLarge { max: bytes_max }) } else { Ok(out) }
+}
+
+/// How many bytes will likely come out: gzip says it at its end (RFC 1952, ISIZE). Nothing forbids it to lie, so no more
+/// is believed than profiles compress by.
+fn likely_length(coding: Coding, body: &[u8]) -> usize {
+    const RATIO_MAX: usize = 16;
+    let said = match (coding, body.last_chunk::<4>()) {
+        (Coding::Gzip, Some(&size)) => usize::try_from(u32::from_le_bytes(size)).unwrap_or(0),
+        _ => body.len(),
+    };
+    said.clamp(body.len(), RATIO_MAX * body.len())
 }
 
 #[cfg(test)]

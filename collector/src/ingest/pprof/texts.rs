@@ -42,9 +42,14 @@ impl<'a> Texts<'a> {
             return Ok(Arc::clone(text));
         }
         cap("a string, in bytes,", span.len(), STRING_BYTES_MAX)?;
-        let text = String::from_utf8_lossy(span.bytes(self.body));
-        self.replaced += u64::from(matches!(text, std::borrow::Cow::Owned(_)));
-        let text: Arc<str> = Arc::from(text);
+        let bytes = span.bytes(self.body);
+        let text: Arc<str> = match std::str::from_utf8(bytes) {
+            Ok(text) => Arc::from(text),
+            Err(_) => {
+                self.replaced += 1;
+                Arc::from(String::from_utf8_lossy(bytes))
+            }
+        };
         *slot = Some(Arc::clone(&text));
         Ok(text)
     }
