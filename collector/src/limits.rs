@@ -268,6 +268,8 @@ pub const MANIFEST_BYTES_MAX: usize = 256 << 20;
 pub const SEGMENT_DICTIONARY_BYTES_MAX: usize = 512 << 20;
 /// Nodes that a flame graph may be asked for; some 200 MB of JSON.
 pub const QUERY_NODES_MAX: usize = 4 << 20;
+/// Services that one question scans at once: as many CPUs as a small collector has, so that others get theirs.
+pub const QUERY_THREADS_MAX: usize = 2;
 /// Bytes of WAL after which the memtable becomes segments, or an eighth of the data folder's limit.
 pub const WAL_FREEZE_BYTES: u64 = 256 << 20;
 /// How long after the end of an hour its rows are waited for before it becomes a segment, milliseconds.

@@ -16,7 +16,7 @@ use crate::query::{
 use crate::store::StoreError;
 use hashbrown::HashMap;
 use std::collections::BTreeSet;
-use std::sync::{Arc, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLockReadGuard};
 
 /// What the merged samples have in common.
 #[derive(Debug, Default)]
@@ -33,23 +33,15 @@ impl Engine {
         }
         let options =
             ShapeOptions { nodes_max: query.nodes_max, keep_self_top: query.keep_self_top };
-        let mut merger = Merger::default();
         let Some(plan) = self.plan(&query.selection, asker) else {
-            return Ok(merger.tree.shape(&super::symbols::Symbols::default(), options)?);
+            let nothing = Merger::default().tree;
+            return Ok(nothing.shape(&super::symbols::Symbols::default(), options)?);
         };
-        let mut facts = Facts::default();
         let mut leaves = Leaves::new(query.leaf.as_deref().unwrap_or_default());
-        for &number in &plan.services {
-            if let Some(label) = &query.leaf {
-                let stacks = plan.leaf_stacks(number, label, &mut leaves, &mut facts)?;
-                let service = plan.service(number);
-                merger.add_leaves(&plan.names(&service), stacks)?;
-            } else if let Some(stacks) = plan.stacks(number, &mut facts)? {
-                let service = plan.service(number);
-                let names = plan.names(&service);
-                merger.add(&names, &stacks.by_name(&names)?)?;
-            }
-        }
+        let (merger, facts) = match &query.leaf {
+            Some(label) => plan.merge_leaves(label, &mut leaves)?,
+            None => plan.merge_services()?,
+        };
         let mut answer = {
             let symbols = plan.project.symbols();
             merger.tree.shape(&leaves.names(&*symbols), options)?
@@ -130,6 +122,54 @@ impl Plan {
             ));
         }
         names
+    }
+
+    /// The trees of all services, with leaves below their stacks.
+    fn merge_leaves(
+        &self,
+        label: &str,
+        leaves: &mut Leaves,
+    ) -> Result<(Merger, Facts), StoreError> {
+        let (mut merger, mut facts) = (Merger::default(), Facts::default());
+        for &number in &self.services {
+            let stacks = self.leaf_stacks(number, label, leaves, &mut facts)?;
+            let service = self.service(number);
+            merger.add_leaves(&self.names(&service), stacks)?;
+        }
+        Ok((merger, facts))
+    }
+
+    /// The trees of all services. Some are scanned at once; they become one tree one after the other, in any
+    /// order: no answer depends on it.
+    fn merge_services(&self) -> Result<(Merger, Facts), StoreError> {
+        let merged = Mutex::new((Merger::default(), Facts::default()));
+        let waiting = Mutex::new(self.services.iter());
+        let next = || waiting.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let work = || -> Result<(), StoreError> {
+            while let Some(&number) = next() {
+                let mut found = Facts::default();
+                let Some(stacks) = self.stacks(number, &mut found)? else { continue };
+                let service = self.service(number);
+                let names = self.names(&service);
+                let sums = stacks.by_name(&names)?;
+                let (merger, facts) = &mut *merged.lock().unwrap_or_else(PoisonError::into_inner);
+                merger.add(&names, &sums)?;
+                facts.samples += found.samples;
+                facts.periods.append(&mut found.periods);
+            }
+            Ok(())
+        };
+        let others = self.services.len().min(limits::QUERY_THREADS_MAX).saturating_sub(1);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (0..others).map(|_| scope.spawn(work)).collect();
+            let mine = work();
+            let panicked = |_| Err(StoreError::Busy("a part of the question failed".to_owned()));
+            others.into_iter().fold(mine, |result, other| {
+                let other = other.join().unwrap_or_else(panicked);
+                result.and(other)
+            })
+        })?;
+        Ok(merged.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Sums by stack of one service; `None` if no sample is selected.
@@ -349,8 +389,9 @@ impl FunctionSums {
 /// Trees of several services become one, by function.
 struct Merger {
     tree: MergedTree,
+    /// Nodes by parent and function, of the first `indexed` nodes: the tree of the last service is never asked for.
     children: HashMap<(u32, u32), u32>,
-    services: usize,
+    indexed: usize,
 }
 
 impl Default for Merger {
@@ -362,31 +403,20 @@ impl Default for Merger {
             self_value: vec![0],
             inlined: vec![false],
         };
-        Self { tree, children: HashMap::new(), services: 0 }
+        Self { tree, children: HashMap::new(), indexed: 1 }
     }
 }
 
 impl Merger {
     /// Adds the tree of a service; answers where its nodes are.
     fn add(&mut self, names: &NameTree, sums: &Sums) -> Result<Vec<u32>, StoreError> {
-        let is_alone = self.services == 0;
-        if self.services == 1 {
-            let tree = &self.tree;
-            let edges = (1_u32..).zip(tree.parent.iter().zip(&tree.function).skip(1));
-            self.children =
-                edges.map(|(node, (&parent, &function))| ((parent, function), node)).collect();
-        }
-        self.services += 1;
+        self.index();
         let mut at = vec![0_u32; names.parent.len()];
         for node in (0..names.parent.len()).filter(|&node| sums.live[node]) {
             if node > 0 {
                 let parent = at[names.parent[node] as usize];
                 let (function, inlined) = (names.function[node], names.inlined[node]);
-                at[node] = if is_alone {
-                    push(&mut self.tree, parent, function, inlined)
-                } else {
-                    self.child(parent, function, inlined)
-                };
+                at[node] = self.child(parent, function, inlined);
             }
             let sum = &mut self.tree.self_value[at[node] as usize];
             let added = i128::from(*sum) + i128::from(sums.values[node]);
@@ -413,27 +443,37 @@ impl Merger {
             live[node as usize] = true;
             *leaves.entry((node, leaf)).or_default() += sum;
         }
-        let is_alone = self.services == 0;
         let at = self.add(names, &Sums::of(vec![0; nodes], live, names))?;
         for ((node, leaf), sum) in leaves {
             let parent = at[node as usize];
-            let node = if is_alone {
-                push(&mut self.tree, parent, leaf, false)
-            } else {
-                self.child(parent, leaf, false)
-            };
+            let node = self.child(parent, leaf, false);
             let value = &mut self.tree.self_value[node as usize];
             *value = Overflow::check(i128::from(*value) + sum, "the flame graph")?;
         }
         Ok(())
     }
 
+    /// Puts the nodes of the services so far into `children`.
+    fn index(&mut self) {
+        let Self { tree, children, indexed } = self;
+        children.reserve(tree.len() - *indexed);
+        let edges = tree.parent.iter().zip(&tree.function).enumerate().skip(*indexed);
+        for (node, (&parent, &function)) in edges {
+            children.insert((parent, function), u32::try_from(node).unwrap_or(u32::MAX));
+        }
+        *indexed = tree.len();
+    }
+
+    /// The child with this function. One service asks for each once, so below its own new nodes there is none.
     fn child(&mut self, parent: u32, function: u32, inlined: bool) -> u32 {
-        let tree = &mut self.tree;
-        let new = || push(tree, parent, function, true);
-        let node = *self.children.entry((parent, function)).or_insert_with(new);
-        self.tree.inlined[node as usize] &= inlined;
-        node
+        let is_shared = (parent as usize) < self.indexed;
+        match is_shared.then(|| self.children.get(&(parent, function))).flatten() {
+            Some(&node) => {
+                self.tree.inlined[node as usize] &= inlined;
+                node
+            }
+            None => push(&mut self.tree, parent, function, inlined),
+        }
     }
 }
 
