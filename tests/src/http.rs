@@ -69,7 +69,9 @@ pub fn request(
     let head = String::from_utf8_lossy(&answer[..split]).into_owned();
     let status = head.split(' ').nth(1).and_then(|code| code.parse().ok());
     let status = status.ok_or_else(|| std::io::Error::other(format!("not HTTP: {head}")))?;
-    Ok(Response { status, head, body: answer[split + 4..].to_vec() })
+    // In its place: an answer may have tens of megabytes.
+    answer.drain(..split + 4);
+    Ok(Response { status, head, body: answer })
 }
 
 /// Percent-encodes a query value.

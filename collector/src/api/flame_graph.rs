@@ -1,17 +1,20 @@
 //! `GET /flamegraph`: a merged tree as columns.
 
 use super::App;
+use super::columns::{self, Numbers};
 use super::error::ApiError;
 use super::losses::{self, Losses};
 use super::params::Params;
-use super::routes::{Coverage, Pairs, all_warnings, json, project, query};
+use super::routes::{Coverage, Pairs, all_warnings, project, query};
 use super::selector::label_name;
 use crate::limits::{NODES_MAX, ROWS_MAX};
 use crate::query::{FlameTree, MergeQuery};
 use axum::extract::{Path, State};
 use axum::response::Response;
+use bytes::Bytes;
+use hashbrown::HashMap;
+use http::header::{self, HeaderValue};
 use serde::Serialize;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 const FLAG_HIDDEN: u8 = 1;
@@ -30,8 +33,8 @@ struct Answer<'a> {
     hidden: Hidden,
     strings: Vec<&'a str>,
     functions: Functions,
-    nodes: Nodes<'a>,
     warnings: &'a [String],
+    // `nodes`, the columns of the tree, stand behind.
 }
 
 #[derive(Serialize)]
@@ -48,17 +51,6 @@ struct Functions {
     kind: Vec<&'static str>,
     module: Vec<u32>,
     named: Vec<u8>,
-}
-
-#[derive(Serialize)]
-struct Nodes<'a> {
-    func: &'a [u32],
-    total: &'a [i64],
-    #[serde(rename = "self")]
-    self_value: &'a [i64],
-    depth: &'a [u32],
-    hidden: &'a [i64],
-    flags: Vec<u8>,
 }
 
 /// Strings in order of first use.
@@ -106,17 +98,21 @@ pub(super) async fn flame_graph(
         let losses = Losses::new(&tree.cut, &accounts.answer);
         let others = [std::mem::take(&mut tree.warnings), coverage.warnings, accounts.warnings];
         tree.warnings = all_warnings(others);
-        answer(&selection.profile_type, &tree, Coverage::new(&coverage.answer, window_ms), losses)
+        answer(&selection.profile_type, tree, Coverage::new(&coverage.answer, window_ms), losses)
     });
     task.await.unwrap_or_else(|_| Err(ApiError::internal("writing the answer failed")))
 }
 
 fn answer(
     profile_type: &str,
-    tree: &FlameTree,
+    mut tree: FlameTree,
     coverage: Coverage,
     losses: Losses,
 ) -> Result<Response, ApiError> {
+    let total = tree.node_total.first().copied().unwrap_or_default();
+    let hidden_total =
+        tree.node_hidden.iter().try_fold(0i64, |sum, &hidden| sum.checked_add(hidden));
+    let nodes = nodes(&mut tree);
     let mut strings = Strings::default();
     strings.index("");
     let mut functions = Functions {
@@ -132,18 +128,10 @@ fn answer(
         functions.file.push(strings.index(&function.file));
         functions.module.push(strings.index(&function.module));
     }
-    let hidden = tree.node_hidden.iter().zip(&tree.node_inlined);
-    let flags = hidden
-        .map(|(&hidden, &inlined)| {
-            (if hidden == 0 { 0 } else { FLAG_HIDDEN }) | (if inlined { FLAG_INLINED } else { 0 })
-        })
-        .collect();
-    let hidden_total =
-        tree.node_hidden.iter().try_fold(0i64, |sum, &hidden| sum.checked_add(hidden));
-    json(&Answer {
+    let mut before = serde_json::to_vec(&Answer {
         profile_type,
         unit: &tree.unit,
-        total: tree.node_total.first().copied().unwrap_or_default(),
+        total,
         samples: tree.samples,
         period_ns: tree.period_ns,
         coverage,
@@ -151,14 +139,34 @@ fn answer(
         hidden: Hidden { nodes: tree.hidden_nodes, total: hidden_total.unwrap_or(i64::MAX) },
         strings: strings.list,
         functions,
-        nodes: Nodes {
-            func: &tree.node_function,
-            total: &tree.node_total,
-            self_value: &tree.node_self,
-            depth: &tree.node_depth,
-            hidden: &tree.node_hidden,
-            flags,
-        },
         warnings: &tree.warnings,
     })
+    .map_err(|error| ApiError::internal(format!("writing the answer failed: {error}")))?;
+    before.pop(); // the end of the object comes behind the nodes
+    before.extend_from_slice(b",\"nodes\":");
+    let texts = columns::texts(before, nodes, b"}".to_vec());
+    let length: usize = texts.iter().map(Bytes::len).sum();
+    let mut response = Response::new(columns::body(texts));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    Ok(response)
+}
+
+/// The columns of the nodes, taken out of the tree.
+fn nodes(tree: &mut FlameTree) -> Vec<(&'static str, Numbers)> {
+    let hidden = tree.node_hidden.iter().zip(std::mem::take(&mut tree.node_inlined));
+    let flags = hidden
+        .map(|(&hidden, inlined)| {
+            (if hidden == 0 { 0 } else { FLAG_HIDDEN }) | (if inlined { FLAG_INLINED } else { 0 })
+        })
+        .collect();
+    vec![
+        ("func", Numbers::Positions(std::mem::take(&mut tree.node_function))),
+        ("total", Numbers::Values(std::mem::take(&mut tree.node_total))),
+        ("self", Numbers::Values(std::mem::take(&mut tree.node_self))),
+        ("depth", Numbers::Positions(std::mem::take(&mut tree.node_depth))),
+        ("hidden", Numbers::Values(std::mem::take(&mut tree.node_hidden))),
+        ("flags", Numbers::Flags(flags)),
+    ]
 }

@@ -1,6 +1,7 @@
 //! The HTTP API, the page and the ports that serve them. The only place that writes answers as JSON;
 //! `API.md` describes them.
 
+mod columns;
 mod deletions;
 pub mod error;
 mod flame_graph;
