@@ -38,6 +38,11 @@ impl WriteBatch {
     /// # Errors
     /// The first thing that is wrong.
     pub fn check(&self) -> Result<(), BatchError> {
+        self.check_beside(0)
+    }
+
+    /// The same where samples may also refer to `known` stacks, which are numbered behind the batch's own.
+    pub(crate) fn check_beside(&self, known: usize) -> Result<(), BatchError> {
         at_most("project name bytes", self.project.0.len(), limits::PROJECT_NAME_BYTES_MAX)?;
         if self.project.0.is_empty() {
             return Err(BatchError::Value("the project has no name"));
@@ -64,7 +69,8 @@ impl WriteBatch {
             }
         }
         self.check_attributes()?;
-        self.profiles.iter().try_for_each(|profile| self.check_profile(profile))
+        let stacks = self.stacks.len().saturating_add(known);
+        self.profiles.iter().try_for_each(|profile| self.check_profile(profile, stacks))
     }
 
     /// Samples of all profiles.
@@ -100,7 +106,7 @@ impl WriteBatch {
         Ok(())
     }
 
-    fn check_profile(&self, profile: &ProfileDef) -> Result<(), BatchError> {
+    fn check_profile(&self, profile: &ProfileDef, stacks: usize) -> Result<(), BatchError> {
         for (_, value) in profile.labels.each() {
             at_most("label value bytes", value.len(), limits::LABEL_BYTES_MAX)?;
         }
@@ -122,7 +128,7 @@ impl WriteBatch {
             return Err(BatchError::Value("the time of a profile is outside the storable range"));
         }
         for sample in &profile.samples {
-            inside("stack of a sample", sample.stack, self.stacks.len())?;
+            inside("stack of a sample", sample.stack, stacks)?;
             inside("attribute set of a sample", sample.attributes, self.attribute_sets.len())?;
             if !storable(sample.time_ms) {
                 return Err(BatchError::Value(

@@ -1,7 +1,8 @@
 //! Bytes of stored records: a writer, and a reader that trusts nothing. Numbers are LEB128 varints, signed
 //! ones zigzag, texts carry their length. Not responsible for checksums: whoever frames the bytes adds one.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use zstd::bulk::Compressor;
 
 /// Stored bytes do not say what they should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -147,10 +148,26 @@ impl<'a> Reader<'a> {
 /// Level of compression: the fastest.
 const ZSTD_LEVEL: i32 = 1;
 
+/// Compressors at rest: to make one takes longer than to compress a small batch.
+static COMPRESSORS: Mutex<Vec<Compressor<'static>>> = Mutex::new(Vec::new());
+
+/// Compressors that are kept, some 600 KB each.
+const COMPRESSORS_KEPT: usize = 4;
+
 /// Appends bytes compressed.
 pub(super) fn press(plain: &[u8], into: &mut Writer) -> std::io::Result<()> {
+    let kept = || COMPRESSORS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut compressor = match kept().pop() {
+        Some(compressor) => compressor,
+        None => Compressor::new(ZSTD_LEVEL)?,
+    };
+    let pressed = compressor.compress(plain)?;
     into.length(plain.len());
-    into.blob(&zstd::bulk::compress(plain, ZSTD_LEVEL)?);
+    into.blob(&pressed);
+    let mut kept = kept();
+    if kept.len() < COMPRESSORS_KEPT {
+        kept.push(compressor);
+    }
     Ok(())
 }
 

@@ -3,8 +3,10 @@
 use super::deletions::{Deletions, Numbered};
 use super::files::Files;
 use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
+use super::prepared::{KnownStack, Prepared, UNKNOWN};
 use super::segment::{Segment, Span};
 use super::symbols::Symbols;
+use super::trie::stack_hash;
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
 use crate::profile::{Attribute, ProfileDef, ProjectName, WriteBatch};
@@ -258,8 +260,9 @@ impl Engine {
     }
 
     /// Adds a durable batch; `dropped[i]` tells that profile i was a duplicate. Only the writer calls it.
-    pub(super) fn apply(&self, batch: &WriteBatch, identities: &BatchIdentities, dropped: &[bool]) {
+    pub(super) fn apply(&self, prepared: &mut Prepared, dropped: &[bool]) {
         let now_ms = self.clock.now_ms();
+        let Prepared { batch, identities, locations, known } = prepared;
         let stored: Vec<&ProfileDef> = batch
             .profiles
             .iter()
@@ -272,16 +275,17 @@ impl Engine {
         let project = self.project_or_new(&batch.project);
         let memtable = Arc::clone(&self.view().active);
         let rows = memtable.project_or_new(&batch.project);
-        let (locations, series) = {
-            let mut symbols = project.symbols_mut();
-            let locations = symbols.learn(batch, identities);
-            let series: Vec<u32> =
-                stored.iter().map(|profile| symbols.learn_series(profile)).collect();
-            (locations, series)
-        };
+        let series = learn(&project, batch, identities, locations, &stored);
         let sets = batch.attribute_sets.iter().map(|set| set.as_slice().into()).collect();
-        let mut arrival =
-            Arrival { batch, project: &project, locations, sets, nodes: BTreeMap::new() };
+        let mut arrival = Arrival {
+            batch,
+            project: &project,
+            identities,
+            locations,
+            known,
+            sets,
+            nodes: BTreeMap::new(),
+        };
         for (profile, series) in stored.into_iter().zip(series) {
             let hour = profile.samples.iter().map(|sample| sample.time_ms).min();
             let hour = hour.unwrap_or(profile.time_ms).min(profile.time_ms).div_euclid(HOUR_MS);
@@ -293,14 +297,37 @@ impl Engine {
     }
 }
 
+/// Learns what is new in a batch: its locations, whose ids are filled in, and the series of its profiles.
+/// What is all known is read, beside queries and other readers.
+fn learn(
+    project: &Project,
+    batch: &WriteBatch,
+    identities: &BatchIdentities,
+    locations: &mut [u32],
+    stored: &[&ProfileDef],
+) -> Vec<u32> {
+    if !locations.contains(&UNKNOWN) {
+        let symbols = project.symbols();
+        let known = stored.iter().map(|profile| symbols.known_series(profile));
+        if let Some(series) = known.collect() {
+            return series;
+        }
+    }
+    let mut symbols = project.symbols_mut();
+    symbols.learn(batch, identities, locations);
+    stored.iter().map(|profile| symbols.learn_series(profile)).collect()
+}
+
 /// A batch on its way into the memtable.
 struct Arrival<'a> {
     batch: &'a WriteBatch,
     project: &'a Project,
+    identities: &'a BatchIdentities,
     /// Ids of the batch's locations.
-    locations: Vec<u32>,
+    locations: &'a [u32],
+    known: &'a [KnownStack],
     sets: Vec<Arc<[Attribute]>>,
-    /// Node of each stack of the batch, by service; `u32::MAX` if not looked up yet.
+    /// Node of each stack of the batch, by service; [`UNKNOWN`] if not looked up yet.
     nodes: BTreeMap<u32, Vec<u32>>,
 }
 
@@ -319,20 +346,19 @@ impl Arrival<'_> {
         let nodes = self
             .nodes
             .entry(series.service)
-            .or_insert_with(|| vec![u32::MAX; self.batch.stacks.len()]);
-        let mut stack_ids = Vec::new();
-        {
-            let mut trie = service.trie_mut();
-            for sample in &profile.samples {
-                let stack = sample.stack as usize;
-                if nodes[stack] == u32::MAX {
-                    stack_ids.clear();
-                    let frames = self.batch.stacks[stack].iter();
-                    stack_ids.extend(frames.map(|&at| self.locations[at as usize]));
-                    nodes[stack] = trie.intern(&stack_ids);
-                }
+            .or_insert_with(|| vec![UNKNOWN; self.batch.stacks.len()]);
+        let (mut ids, mut bytes) = (Vec::new(), Vec::new());
+        let mut trie = None;
+        for stack in profile.samples.iter().map(|sample| sample.stack as usize) {
+            if nodes.get(stack) == Some(&UNKNOWN) {
+                let frames = &self.batch.stacks[stack];
+                ids.clear();
+                ids.extend(frames.iter().map(|&at| self.locations[at as usize]));
+                let hash = stack_hash(frames, &self.identities.locations, &mut bytes);
+                nodes[stack] = trie.get_or_insert_with(|| service.trie_mut()).intern(hash, &ids);
             }
         }
+        drop(trie);
         let shard = rows.shard_or_new(series.service);
         let mut shard = write_shard(&shard);
         let columns = shard.entry(series_id).or_default();
@@ -344,7 +370,10 @@ impl Arrival<'_> {
                 bytes += set_bytes;
                 set
             });
-            bytes += columns.push(sample.time_ms, nodes[sample.stack as usize], sample.value, set);
+            let stack = sample.stack as usize;
+            let node = nodes.get(stack).copied();
+            let node = node.unwrap_or_else(|| self.known[stack - nodes.len()].node);
+            bytes += columns.push(sample.time_ms, node, sample.value, set);
         }
         bytes
     }

@@ -21,6 +21,8 @@ mod merged;
 mod merges;
 mod names;
 mod new_segment;
+mod prepared;
+mod recall;
 mod scan;
 mod seen;
 mod segment;
@@ -35,7 +37,6 @@ pub use engine::Clock;
 
 use super::{Ack, Deletion, DeletionId, ProfileStore, StoreError, StoreFuture, StoreStats};
 use crate::limits;
-use crate::profile::identity::BatchIdentities;
 use crate::profile::{ProjectName, WriteBatch};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
@@ -46,6 +47,7 @@ use files::{Disk, Files};
 use flush::Flusher;
 use flushes::Flushes;
 use merges::Merges;
+use prepared::Prepared;
 use scan::Asker;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +56,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use wal::Wal;
-use writer::{Append, Command, Writer};
+use writer::{Append, Command, Stored, Writer};
 
 /// How to open an engine.
 #[derive(Clone, Debug)]
@@ -166,29 +168,34 @@ impl EmbeddedStore {
 
     async fn append_batch(&self, batch: WriteBatch) -> Result<Ack, StoreError> {
         // What needs no order is done here, beside the writer.
-        let (batch, identities, encoded) = compute(move || {
+        let engine = Arc::clone(&self.engine);
+        let (prepared, encoded, bytes) = compute(move || {
             batch.check()?;
-            let encoded = batch::encode(&batch).map_err(|source| match source.kind() {
+            let prepared = Prepared::new(&engine, batch);
+            let encoded = prepared.encode().map_err(|source| match source.kind() {
                 std::io::ErrorKind::FileTooLarge => StoreError::Limit {
                     what: "bytes of a batch in the log",
                     max: limits::WAL_BATCH_BYTES_MAX as u64,
                 },
                 _ => StoreError::Io { what: "compressing a batch".to_owned(), source },
             })?;
-            let identities = BatchIdentities::of(&batch);
-            Ok((batch, identities, encoded))
+            let bytes = batch_bytes(&prepared.batch) + encoded.len() as u64;
+            Ok((prepared, encoded, bytes))
         })
         .await?;
-        let bytes = batch_bytes(&batch) + encoded.len() as u64;
         self.reserve(bytes)?;
         let (reply, answer) = oneshot::channel();
-        let append = Append { batch, identities, encoded, queue_bytes: bytes, reply };
+        let append = Append { prepared, encoded, queue_bytes: bytes, reply };
         let sent = self.send(Command::Append(Box::new(append)));
         if let Err(error) = sent {
             self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(error);
         }
-        answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
+        let stored = answer.await;
+        let ended = |_| Err(StoreError::Busy("the writer ended".to_owned()));
+        let Stored { ack, left } = stored.unwrap_or_else(ended)?;
+        drop(left);
+        Ok(ack)
     }
 
     /// Runs a question whose answer has no place for what it leaves out.

@@ -2,6 +2,7 @@
 //! in append-only tables, so they stay valid for ever; better names replace the contents of an entry, never
 //! its id. Not responsible for files: `symbol_log` writes and reads these tables.
 
+use super::prepared::UNKNOWN;
 use super::service::Service;
 use crate::limits;
 use crate::profile::identity::{
@@ -126,9 +127,22 @@ impl Symbols {
         types.filter(|it| !self.type_ids.contains_key(*it)).collect::<HashSet<_>>().len()
     }
 
-    /// Learns the locations of a batch; answers the id of each.
-    pub(super) fn learn(&mut self, batch: &WriteBatch, identities: &BatchIdentities) -> Vec<u32> {
-        (0..batch.locations.len()).map(|at| self.learn_location(batch, identities, at)).collect()
+    /// The id of a location that is known, with names of just this quality.
+    pub(super) fn known_location(&self, identity: u128, quality: &LineQuality) -> Option<u32> {
+        let id = self.location_ids.get(&identity).copied()?;
+        (self.locations[id as usize].quality == *quality).then_some(id)
+    }
+
+    /// Learns the locations of a batch whose ids are not known; fills them in.
+    pub(super) fn learn(
+        &mut self,
+        batch: &WriteBatch,
+        identities: &BatchIdentities,
+        ids: &mut [u32],
+    ) {
+        for (at, id) in ids.iter_mut().enumerate().filter(|(_, id)| **id == UNKNOWN) {
+            *id = self.learn_location(batch, identities, at);
+        }
     }
 
     fn learn_location(
@@ -251,6 +265,16 @@ impl Symbols {
             Some(&id) => id,
             None => self.push_mapping(mapping.clone()),
         }
+    }
+
+    /// The series of a profile, if there is nothing to learn from it.
+    pub(super) fn known_series(&self, profile: &ProfileDef) -> Option<u32> {
+        let &type_id = self.type_ids.get(&profile.sample_type)?;
+        let &service = self.service_ids.get(&profile.labels.service)?;
+        let (labels, period_ns) = (profile.labels.clone(), profile.period_ns());
+        let is_newest = self.types[type_id as usize].newest < (profile.time_ms, period_ns);
+        let series = Series { labels, type_id, period_ns, service };
+        self.series_ids.get(&series).copied().filter(|_| !is_newest)
     }
 
     /// The series of a profile; makes it, its type and its service if they are new.

@@ -6,11 +6,12 @@ use super::codec::{Malformed, Reader, Writer as Bytes};
 use super::deletions::Numbered;
 use super::engine::Engine;
 use super::flushes::Flushes;
+use super::prepared::{self, Prepared};
+use super::recall::Recall;
 use super::seen::Seen;
 use super::wal::{self, Replayed, Wal};
 use crate::limits;
-use crate::profile::identity::BatchIdentities;
-use crate::profile::{ProfileId, ProjectName, WriteBatch};
+use crate::profile::{ProfileId, ProjectName};
 use crate::store::{Ack, Deletion, StoreError};
 use hashbrown::HashSet;
 use std::path::Path;
@@ -23,19 +24,28 @@ use tokio::sync::oneshot;
 /// How often the writer looks whether an hour is over.
 const TICK: Duration = Duration::from_millis(500);
 
-/// Kind of the WAL record of a batch.
+/// Kind of the WAL record of a batch that describes all of its stacks, as the first version wrote it.
 const RECORD_BATCH: u8 = 1;
 /// Kind of the WAL record of a deletion: of what stands before it in the log and in files.
 const RECORD_DELETION: u8 = 2;
+/// Kind of the WAL record of a batch that refers to known stacks.
+const RECORD_PREPARED: u8 = 3;
 
 /// A batch that waits to be written.
 pub(super) struct Append {
-    pub(super) batch: WriteBatch,
-    pub(super) identities: BatchIdentities,
+    pub(super) prepared: Prepared,
     pub(super) encoded: Vec<u8>,
     /// Its share of the queue.
     pub(super) queue_bytes: u64,
-    pub(super) reply: oneshot::Sender<Result<Ack, StoreError>>,
+    pub(super) reply: oneshot::Sender<Result<Stored, StoreError>>,
+}
+
+/// A batch is stored.
+pub(super) struct Stored {
+    pub(super) ack: Ack,
+    /// What is left of it. To free a thousand texts takes longer than to store the batch: whoever waits for the
+    /// answer does it, not the writer.
+    pub(super) left: (Prepared, Vec<u8>),
 }
 
 /// What the writer is asked to do.
@@ -164,12 +174,13 @@ impl Writer {
         fresh: &mut HashSet<(ProjectName, ProfileId)>,
         records: &mut Vec<u8>,
     ) -> Result<(Vec<bool>, Ack, i64), StoreError> {
-        self.engine.check_room(&append.batch)?;
-        let project = &append.batch.project;
+        let batch = &append.prepared.batch;
+        self.engine.check_room(batch)?;
+        let project = &batch.project;
         let mut ack = Ack::default();
-        let mut dropped = Vec::with_capacity(append.batch.profiles.len());
+        let mut dropped = Vec::with_capacity(batch.profiles.len());
         let mut added = Vec::new();
-        for (at, profile) in append.batch.profiles.iter().enumerate() {
+        for (at, profile) in batch.profiles.iter().enumerate() {
             let is_new = profile.id == ProfileId::None
                 || !self.seen.contains(project, &profile.id)
                     && fresh.insert((project.clone(), profile.id));
@@ -184,7 +195,7 @@ impl Writer {
         let now_ms = self.engine.clock.now_ms();
         if ack.stored > 0 {
             let payload = encode_record(now_ms, &dropped, &append.encoded);
-            if let Err(error) = self.wal.frame(RECORD_BATCH, &payload, records) {
+            if let Err(error) = self.wal.frame(RECORD_PREPARED, &payload, records) {
                 for id in added {
                     fresh.remove(&(project.clone(), id));
                 }
@@ -197,35 +208,32 @@ impl Writer {
     /// Adds a durable batch to the memtable and answers.
     fn commit(&mut self, staged: Staged) {
         let Staged { append, dropped, ack, now_ms } = staged;
-        let Append { batch, identities, reply, .. } = *append;
-        self.take(&batch, &identities, &dropped, now_ms);
+        let Append { mut prepared, encoded, reply, .. } = *append;
+        self.take(&mut prepared, &dropped, now_ms);
         self.engine.counters.profiles_duplicate.fetch_add(ack.duplicates(), Ordering::Relaxed);
         // Nobody listens if the connection is gone; the batch is stored all the same.
-        drop(reply.send(Ok(ack)));
+        drop(reply.send(Ok(Stored { ack, left: (prepared, encoded) })));
     }
 
-    fn take(
-        &mut self,
-        batch: &WriteBatch,
-        identities: &BatchIdentities,
-        dropped: &[bool],
-        now_ms: i64,
-    ) {
+    fn take(&mut self, prepared: &mut Prepared, dropped: &[bool], now_ms: i64) {
+        let batch = &prepared.batch;
         for (profile, _) in batch.profiles.iter().zip(dropped).filter(|&(_, &dropped)| !dropped) {
             self.seen.mark(&batch.project, &profile.id, now_ms);
         }
-        self.engine.apply(batch, identities, dropped);
+        self.engine.apply(prepared, dropped);
     }
 
     /// Takes all records of the WAL at the start; writes segments between two files where that is due.
     pub(super) fn replay_all(&mut self, dir: &Path, floor: u64) -> Result<(), StoreError> {
         let files = Arc::clone(&self.engine.files);
-        let mut replayed = Replayed::default();
+        let (mut replayed, mut recall) = (Replayed::default(), Recall::default());
         for (sequence, path) in wal::list(&*files, dir, floor)? {
             let mut visit = |kind: u8, payload: &[u8]| {
-                self.replay(kind, payload).map_err(|Malformed(detail)| StoreError::Damaged {
-                    path: path.display().to_string(),
-                    detail: detail.to_owned(),
+                self.replay(kind, payload, &mut recall).map_err(|Malformed(detail)| {
+                    StoreError::Damaged {
+                        path: path.display().to_string(),
+                        detail: detail.to_owned(),
+                    }
                 })
             };
             wal::replay(&*files, &path, &mut replayed, &mut visit)?;
@@ -235,25 +243,25 @@ impl Writer {
             }
         }
         let Replayed { records, torn_bytes, damaged } = replayed;
-        tracing::info!(records, torn_bytes, damaged, "replayed the WAL");
+        tracing::info!(records, torn_bytes, damaged, lost_stacks = recall.lost, "replayed the WAL");
         self.engine.counters.wal_bytes.store(wal::bytes(dir), Ordering::Relaxed);
         Ok(())
     }
 
     /// Takes a record of the WAL at the start.
-    fn replay(&mut self, kind: u8, payload: &[u8]) -> Result<(), Malformed> {
-        match kind {
-            RECORD_BATCH => {}
-            RECORD_DELETION => {
-                let mut reader = Reader::new(payload);
-                let one = Numbered::decode(&mut reader)?;
-                self.engine.hide(one);
-                return reader.end();
-            }
-            _ => return Err(Malformed("a record of an unknown kind")),
+    fn replay(&mut self, kind: u8, payload: &[u8], recall: &mut Recall) -> Result<(), Malformed> {
+        if kind == RECORD_DELETION {
+            let mut reader = Reader::new(payload);
+            let one = Numbered::decode(&mut reader)?;
+            self.engine.hide(one);
+            return reader.end();
         }
         let (now_ms, dropped, encoded) = decode_record(payload)?;
-        let batch = batch::decode(encoded)?;
+        let (mut batch, known) = match kind {
+            RECORD_BATCH => (batch::decode(encoded, 0)?, Vec::new()),
+            RECORD_PREPARED => prepared::decode(encoded)?,
+            _ => return Err(Malformed("a record of an unknown kind")),
+        };
         if dropped.len() != batch.profiles.len() {
             return Err(Malformed("a record that does not fit its batch"));
         }
@@ -265,7 +273,8 @@ impl Writer {
                 || profile.id != ProfileId::None && !fresh.insert(profile.id);
             *dropped = *dropped || known;
         }
-        self.take(&batch, &BatchIdentities::of(&batch), &twice, now_ms);
+        let known = recall.find(&self.engine, &mut batch, known);
+        self.take(&mut Prepared::whole(batch, known), &twice, now_ms);
         Ok(())
     }
 
@@ -287,7 +296,7 @@ fn encode_record(now_ms: i64, dropped: &[bool], encoded: &[u8]) -> Vec<u8> {
     bytes.bytes
 }
 
-fn decode_record(payload: &[u8]) -> Result<(i64, Vec<bool>, &[u8]), Malformed> {
+pub(super) fn decode_record(payload: &[u8]) -> Result<(i64, Vec<bool>, &[u8]), Malformed> {
     let mut reader = Reader::new(payload);
     let now_ms = reader.signed()?;
     let profiles = reader.small()? as usize;

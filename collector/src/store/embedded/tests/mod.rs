@@ -7,6 +7,7 @@ mod faulty;
 mod limits;
 mod locks;
 mod merges;
+mod recall;
 mod torn;
 
 use super::files::Disk;

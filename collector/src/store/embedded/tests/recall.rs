@@ -1,0 +1,116 @@
+//! Batches in the log that refer to stacks of others.
+
+use super::*;
+use crate::profile::ProfileId;
+use crate::store::embedded::recall::LOST;
+use crate::store::embedded::wal::{self, Replayed};
+use crate::store::embedded::{prepared, writer};
+
+/// A place in the payload of the first record of a file.
+const IN_FIRST: usize = 40;
+
+/// A profile of the service with one sample of each value, its stack below `main` named by it.
+fn profile(leaves: &[(&str, i64)]) -> WriteBatch {
+    let stacks: Vec<[&str; 2]> = leaves.iter().map(|(leaf, _)| ["main", leaf]).collect();
+    let rows: Vec<(&[&str], i64)> =
+        stacks.iter().zip(leaves).map(|(stack, (_, value))| (&stack[..], *value)).collect();
+    let mut batch = one_profile("api", ProfileId::None, &rows);
+    for location in &mut batch.locations {
+        // A name has the same address in every batch.
+        let function = &batch.functions[location.lines[0].function as usize];
+        location.address = xxhash_rust::xxh3::xxh3_64(function.name.as_bytes());
+    }
+    batch
+}
+
+/// The bytes of the only WAL file of a store that got these batches, one after the other.
+async fn log_of(batches: &[WriteBatch]) -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    for batch in batches {
+        store.append(batch.clone()).await.unwrap();
+    }
+    let mut files = std::fs::read_dir(dir.path().join("wal")).unwrap();
+    let path = files.next().unwrap().unwrap().path();
+    assert!(files.next().is_none());
+    std::fs::read(path).unwrap()
+}
+
+/// Opens a folder with these WAL files alone.
+fn open_logs(dir: &Path, logs: &[&[u8]]) -> EmbeddedStore {
+    std::fs::create_dir(dir.join("wal")).unwrap();
+    for (sequence, log) in (1..).zip(logs) {
+        std::fs::write(dir.join(format!("wal/{sequence:016x}.wal")), log).unwrap();
+    }
+    open(dir)
+}
+
+/// Name and self value of each function that has one.
+async fn values(store: &EmbeddedStore) -> Vec<(String, i64)> {
+    let functions = store.functions(everything("cpu"), 100).await.unwrap().answer;
+    let with_value = functions.into_iter().filter(|row| row.self_value != 0);
+    let mut all: Vec<_> =
+        with_value.map(|row| (row.function.name.to_string(), row.self_value)).collect();
+    all.sort();
+    all
+}
+
+fn expected(rows: &[(&str, i64)]) -> Vec<(String, i64)> {
+    let mut all: Vec<_> = rows.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
+    all.sort();
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_known_stack_is_not_described_again() {
+    let first = profile(&[("leaf", 1), ("other", 2)]);
+    let log = log_of(&[first.clone(), profile(&[("leaf", 10), ("new", 30)]), first]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_logs(dir.path(), &[&log]);
+    let rows = [("leaf", 12), ("other", 4), ("new", 30)];
+    assert_eq!(values(&store).await, expected(&rows));
+    let mut described: Vec<Vec<String>> = Vec::new();
+    let path = dir.path().join("wal/0000000000000001.wal");
+    wal::replay(&Disk, &path, &mut Replayed::default(), &mut |_, payload| {
+        let (_, _, encoded) = writer::decode_record(payload).unwrap();
+        let (batch, _) = prepared::decode(encoded).unwrap();
+        described.push(batch.functions.iter().map(|it| it.name.to_string()).collect());
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(described, [vec!["leaf", "main", "other"], vec!["main", "new"], vec![]]);
+}
+
+/// A batch that was never acknowledged may stand in the log all the same, and takes numbers that others had.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_others_took_change_no_answer() {
+    let strange = log_of(&[profile(&[("strange", 5), ("stranger", 6)])]).await;
+    let log =
+        log_of(&[profile(&[("leaf", 1), ("other", 2)]), profile(&[("other", 10), ("leaf", 20)])])
+            .await;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_logs(dir.path(), &[&strange, &log]);
+    let rows = [("leaf", 21), ("other", 12), ("strange", 5), ("stranger", 6)];
+    assert_eq!(values(&store).await, expected(&rows));
+}
+
+/// Where the record that describes a stack is damaged, others that refer to it lose its name, and no value.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_damaged_record_described_keeps_its_values() {
+    let batches = [
+        profile(&[("leaf", 1)]),
+        profile(&[("leaf", 10), ("other", 20)]),
+        profile(&[("other", 5)]),
+    ];
+    let log = log_of(&batches).await;
+    let mut wrong = log.clone();
+    wrong[IN_FIRST] ^= 1;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_logs(dir.path(), &[&wrong]);
+    assert_eq!(values(&store).await, expected(&[(LOST, 10), ("other", 25)]));
+    store.append(batches[0].clone()).await.unwrap();
+    store.flush().await.unwrap();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(values(&store).await, expected(&[(LOST, 10), ("leaf", 1), ("other", 25)]));
+}
