@@ -1,8 +1,9 @@
 //! Bytes of stored records: a writer, and a reader that trusts nothing. Numbers are LEB128 varints, signed
 //! ones zigzag, texts carry their length. Not responsible for checksums: whoever frames the bytes adds one.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use zstd::bulk::Compressor;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zstd::bulk::{Compressor, Decompressor};
 
 /// Stored bytes do not say what they should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -148,26 +149,43 @@ impl<'a> Reader<'a> {
 /// Level of compression: the fastest.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Compressors at rest: to make one takes longer than to compress a small batch.
-static COMPRESSORS: Mutex<Vec<Compressor<'static>>> = Mutex::new(Vec::new());
+/// Compressors and their counterparts at rest: to make one takes longer than to use it for a small batch.
+static COMPRESSORS: Pool<Compressor<'static>> = Pool(Mutex::new(Vec::new()));
+static DECOMPRESSORS: Pool<Decompressor<'static>> = Pool(Mutex::new(Vec::new()));
 
-/// Compressors that are kept, some 600 KB each.
-const COMPRESSORS_KEPT: usize = 4;
+/// Of each kind that are kept, some 600 KB each.
+const POOLED_MAX: usize = 4;
+
+struct Pool<T>(Mutex<Vec<T>>);
+
+impl<T> Pool<T> {
+    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Works with one that rests, or with a new one.
+    fn with<R>(
+        &self,
+        make: impl FnOnce() -> io::Result<T>,
+        work: impl FnOnce(&mut T) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let pooled = self.lock().pop();
+        let mut one = pooled.map_or_else(make, Ok)?;
+        let result = work(&mut one)?;
+        let mut all = self.lock();
+        if all.len() < POOLED_MAX {
+            all.push(one);
+        }
+        Ok(result)
+    }
+}
 
 /// Appends bytes compressed.
-pub(super) fn press(plain: &[u8], into: &mut Writer) -> std::io::Result<()> {
-    let kept = || COMPRESSORS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut compressor = match kept().pop() {
-        Some(compressor) => compressor,
-        None => Compressor::new(ZSTD_LEVEL)?,
-    };
-    let pressed = compressor.compress(plain)?;
+pub(super) fn press(plain: &[u8], into: &mut Writer) -> io::Result<()> {
+    let make = || Compressor::new(ZSTD_LEVEL);
+    let pressed = COMPRESSORS.with(make, |one| one.compress(plain))?;
     into.length(plain.len());
     into.blob(&pressed);
-    let mut kept = kept();
-    if kept.len() < COMPRESSORS_KEPT {
-        kept.push(compressor);
-    }
     Ok(())
 }
 
@@ -178,7 +196,7 @@ pub(super) fn unpress(reader: &mut Reader<'_>, bytes_max: usize) -> Result<Vec<u
     if length > bytes_max {
         return Err(Malformed("compressed bytes are too many"));
     }
-    let plain = zstd::bulk::decompress(pressed, length).ok();
+    let plain = DECOMPRESSORS.with(Decompressor::new, |one| one.decompress(pressed, length)).ok();
     let plain = plain.filter(|plain| plain.len() == length);
     plain.ok_or(Malformed("compressed bytes do not decompress"))
 }
