@@ -411,6 +411,7 @@ impl Merger {
     /// Adds the tree of a service; answers where its nodes are.
     fn add(&mut self, names: &NameTree, sums: &Sums) -> Result<Vec<u32>, StoreError> {
         self.index();
+        self.reserve(sums.live.iter().filter(|&&live| live).count());
         let mut at = vec![0_u32; names.parent.len()];
         for node in (0..names.parent.len()).filter(|&node| sums.live[node]) {
             if node > 0 {
@@ -451,6 +452,15 @@ impl Merger {
             *value = Overflow::check(i128::from(*value) + sum, "the flame graph")?;
         }
         Ok(())
+    }
+
+    /// Makes room for the nodes of a service, rather than double what is there again and again.
+    fn reserve(&mut self, nodes: usize) {
+        let MergedTree { parent, function, self_value, inlined } = &mut self.tree;
+        parent.reserve(nodes);
+        function.reserve(nodes);
+        self_value.reserve(nodes);
+        inlined.reserve(nodes);
     }
 
     /// Puts the nodes of the services so far into `children`.
