@@ -150,6 +150,9 @@ pub const QUERY_WAIT_MS: u64 = 10_000;
 
 /// Milliseconds that a query may run.
 pub const QUERY_MS_MAX: u64 = 60_000;
+/// Threads for work that blocks: all queries at once, and beside them two requests that are decoded and two that are prepared
+/// for the log. Each keeps memory that the next query on another one cannot use: some 60 MB after a large flame graph.
+pub const BLOCKING_THREADS_MAX: usize = QUERIES_MAX + DECODING_MAX + 2;
 
 /// Bytes of a selector.
 pub const SELECTOR_BYTES_MAX: usize = 4_096;

@@ -6,7 +6,7 @@ use clap::Parser as _;
 use collector::api::serve::{Collector, ServeOptions};
 use collector::client::local::{self, LocalOptions};
 use collector::client::{self, ClientError};
-use collector::limits::DESCRIPTORS_MAX;
+use collector::limits::{BLOCKING_THREADS_MAX, DESCRIPTORS_MAX};
 use collector::options::{Cli, Command, LocalArgs, ServeArgs};
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -49,6 +49,7 @@ fn say(line: &str) {
 fn run(cli: Cli) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build()
         .context("cannot start threads")?;
     match cli.command {
