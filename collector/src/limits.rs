@@ -273,6 +273,8 @@ pub const SEGMENT_DICTIONARY_BYTES_MAX: usize = 512 << 20;
 pub const QUERY_NODES_MAX: usize = 4 << 20;
 /// Services that one question scans at once: as many CPUs as a small collector has, so that others get theirs.
 pub const QUERY_THREADS_MAX: usize = 2;
+/// Bytes of log that a start decodes at once, ahead of those that it applies: twice that is waiting, or a large record.
+pub const REPLAY_STEP_BYTES: usize = 256 << 10;
 /// Bytes of WAL after which the memtable becomes segments, or an eighth of the data folder's limit: what a start has to
 /// replay. Most of it are new stacks, at 8 us each with their names (some 700 bytes), so it takes less than a second.
 pub const WAL_FREEZE_BYTES: u64 = 64 << 20;

@@ -23,6 +23,7 @@ mod names;
 mod new_segment;
 mod prepared;
 mod recall;
+mod replay;
 mod scan;
 mod seen;
 mod segment;

@@ -61,6 +61,12 @@ impl Prepared {
         Self { batch, identities, locations, known }
     }
 
+    /// Takes a change of the batch's tables into account.
+    pub(super) fn describe(&mut self) {
+        self.identities = BatchIdentities::of(&self.batch);
+        self.locations = vec![UNKNOWN; self.batch.locations.len()];
+    }
+
     /// The bytes of the batch for the log.
     pub(super) fn encode(&self) -> std::io::Result<Vec<u8>> {
         let mut writer = Writer::default();

@@ -2,7 +2,7 @@
 //! that is damaged: its samples keep their values, under a marker.
 
 use super::engine::Engine;
-use super::prepared::KnownStack;
+use super::prepared::{KnownStack, Prepared};
 use super::trie::ROOT;
 use crate::profile::{FunctionDef, LineDef, LocationDef, ProjectName, WriteBatch};
 use proto::FrameKind;
@@ -23,18 +23,14 @@ pub(super) struct Recall {
 
 impl Recall {
     /// Finds the nodes of known stacks; samples of those that are not found get the marker.
-    pub(super) fn find(
-        &mut self,
-        engine: &Engine,
-        batch: &mut WriteBatch,
-        mut known: Vec<KnownStack>,
-    ) -> Vec<KnownStack> {
-        let lost = self.find_nodes(engine, batch, &mut known);
+    pub(super) fn find(&mut self, engine: &Engine, prepared: &mut Prepared) {
+        let Prepared { batch, known, .. } = prepared;
+        let lost = self.find_nodes(engine, batch, known);
         self.lost += lost.iter().filter(|&&lost| lost).count() as u64;
         if lost.contains(&true) {
             mark_lost(batch, &lost);
+            prepared.describe();
         }
-        known
     }
 
     /// Fills in the nodes; answers which are lost.

@@ -1,13 +1,13 @@
 //! The one thread that writes: it takes what waits, writes it to the WAL with one sync, adds it to the
 //! memtable and answers. Everything between two syncs is one group; it becomes durable together.
 
-use super::batch;
-use super::codec::{Malformed, Reader, Writer as Bytes};
+use super::codec::Writer as Bytes;
 use super::deletions::Numbered;
 use super::engine::Engine;
 use super::flushes::Flushes;
-use super::prepared::{self, Prepared};
+use super::prepared::Prepared;
 use super::recall::Recall;
+use super::replay::{self, RECORD_DELETION, RECORD_PREPARED, Record, Step};
 use super::seen::Seen;
 use super::wal::{self, Replayed, Wal};
 use crate::limits;
@@ -23,13 +23,6 @@ use tokio::sync::oneshot;
 
 /// How often the writer looks whether an hour is over.
 const TICK: Duration = Duration::from_millis(500);
-
-/// Kind of the WAL record of a batch that describes all of its stacks, as the first version wrote it.
-const RECORD_BATCH: u8 = 1;
-/// Kind of the WAL record of a deletion: of what stands before it in the log and in files.
-const RECORD_DELETION: u8 = 2;
-/// Kind of the WAL record of a batch that refers to known stacks.
-const RECORD_PREPARED: u8 = 3;
 
 /// A batch that waits to be written.
 pub(super) struct Append {
@@ -226,22 +219,19 @@ impl Writer {
     /// Takes all records of the WAL at the start; writes segments between two files where that is due.
     pub(super) fn replay_all(&mut self, dir: &Path, floor: u64) -> Result<(), StoreError> {
         let files = Arc::clone(&self.engine.files);
-        let (mut replayed, mut recall) = (Replayed::default(), Recall::default());
-        for (sequence, path) in wal::list(&*files, dir, floor)? {
-            let mut visit = |kind: u8, payload: &[u8]| {
-                self.replay(kind, payload, &mut recall).map_err(|Malformed(detail)| {
-                    StoreError::Damaged {
-                        path: path.display().to_string(),
-                        detail: detail.to_owned(),
-                    }
-                })
-            };
-            wal::replay(&*files, &path, &mut replayed, &mut visit)?;
-            self.wal = Wal::new(Arc::clone(&files), dir.to_owned(), sequence + 1);
-            if self.engine.view().active.bytes() >= limits::MEMTABLE_FREEZE_BYTES {
-                self.flush()?;
+        let mut recall = Recall::default();
+        let paths = wal::list(&*files, dir, floor)?;
+        let replayed = replay::run(&*files, &paths, |step| match step {
+            Step::Records(records) => {
+                records.into_iter().for_each(|record| self.replay(record, &mut recall));
+                Ok(())
             }
-        }
+            Step::FileEnd(sequence) => {
+                self.wal = Wal::new(Arc::clone(&files), dir.to_owned(), sequence + 1);
+                let is_due = self.engine.view().active.bytes() >= limits::MEMTABLE_FREEZE_BYTES;
+                if is_due { self.flush() } else { Ok(()) }
+            }
+        })?;
         let Replayed { records, torn_bytes, damaged } = replayed;
         tracing::info!(records, torn_bytes, damaged, lost_stacks = recall.lost, "replayed the WAL");
         self.engine.counters.wal_bytes.store(wal::bytes(dir), Ordering::Relaxed);
@@ -249,33 +239,22 @@ impl Writer {
     }
 
     /// Takes a record of the WAL at the start.
-    fn replay(&mut self, kind: u8, payload: &[u8], recall: &mut Recall) -> Result<(), Malformed> {
-        if kind == RECORD_DELETION {
-            let mut reader = Reader::new(payload);
-            let one = Numbered::decode(&mut reader)?;
-            self.engine.hide(one);
-            return reader.end();
-        }
-        let (now_ms, dropped, encoded) = decode_record(payload)?;
-        let (mut batch, known) = match kind {
-            RECORD_BATCH => (batch::decode(encoded, 0)?, Vec::new()),
-            RECORD_PREPARED => prepared::decode(encoded)?,
-            _ => return Err(Malformed("a record of an unknown kind")),
+    fn replay(&mut self, record: Record, recall: &mut Recall) {
+        let (mut prepared, dropped, now_ms) = match record {
+            Record::Deletion(one) => return self.engine.hide(*one),
+            Record::Batch { prepared, dropped, now_ms } => (prepared, dropped, now_ms),
         };
-        if dropped.len() != batch.profiles.len() {
-            return Err(Malformed("a record that does not fit its batch"));
-        }
         // A batch whose acknowledgement failed may stand in the log before its retry.
         let mut fresh = HashSet::new();
         let mut twice = dropped;
+        let batch = &prepared.batch;
         for (profile, dropped) in batch.profiles.iter().zip(&mut twice) {
             let known = self.seen.contains(&batch.project, &profile.id)
                 || profile.id != ProfileId::None && !fresh.insert(profile.id);
             *dropped = *dropped || known;
         }
-        let known = recall.find(&self.engine, &mut batch, known);
-        self.take(&mut Prepared::whole(batch, known), &twice, now_ms);
-        Ok(())
+        recall.find(&self.engine, &mut prepared);
+        self.take(&mut prepared, &twice, now_ms);
     }
 
     /// Writes everything out and waits for it.
@@ -294,19 +273,4 @@ fn encode_record(now_ms: i64, dropped: &[bool], encoded: &[u8]) -> Vec<u8> {
     positions.into_iter().for_each(|at| bytes.length(at));
     bytes.raw(encoded);
     bytes.bytes
-}
-
-pub(super) fn decode_record(payload: &[u8]) -> Result<(i64, Vec<bool>, &[u8]), Malformed> {
-    let mut reader = Reader::new(payload);
-    let now_ms = reader.signed()?;
-    let profiles = reader.small()? as usize;
-    if profiles > limits::BATCH_PROFILES_MAX {
-        return Err(Malformed("too many profiles"));
-    }
-    let mut dropped = vec![false; profiles];
-    for _ in 0..reader.count(1)? {
-        let at = reader.small()? as usize;
-        *dropped.get_mut(at).ok_or(Malformed("a position is outside the batch"))? = true;
-    }
-    Ok((now_ms, dropped, reader.rest()))
 }

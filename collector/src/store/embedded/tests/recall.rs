@@ -4,7 +4,7 @@ use super::*;
 use crate::profile::ProfileId;
 use crate::store::embedded::recall::LOST;
 use crate::store::embedded::wal::{self, Replayed};
-use crate::store::embedded::{prepared, writer};
+use crate::store::embedded::{prepared, replay};
 
 /// A place in the payload of the first record of a file.
 const IN_FIRST: usize = 40;
@@ -72,7 +72,7 @@ async fn a_known_stack_is_not_described_again() {
     let mut described: Vec<Vec<String>> = Vec::new();
     let path = dir.path().join("wal/0000000000000001.wal");
     wal::replay(&Disk, &path, &mut Replayed::default(), &mut |_, payload| {
-        let (_, _, encoded) = writer::decode_record(payload).unwrap();
+        let (_, _, encoded) = replay::decode_record(payload).unwrap();
         let (batch, _) = prepared::decode(encoded).unwrap();
         described.push(batch.functions.iter().map(|it| it.name.to_string()).collect());
         Ok(())
