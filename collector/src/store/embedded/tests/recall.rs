@@ -4,7 +4,7 @@ use super::*;
 use crate::profile::ProfileId;
 use crate::store::embedded::recall::LOST;
 use crate::store::embedded::wal::{self, Replayed};
-use crate::store::embedded::{prepared, replay};
+use crate::store::embedded::{batch, codec, prepared, replay};
 
 /// A place in the payload of the first record of a file.
 const IN_FIRST: usize = 40;
@@ -113,4 +113,24 @@ async fn what_a_damaged_record_described_keeps_its_values() {
     drop(store);
     let store = open(dir.path());
     assert_eq!(values(&store).await, expected(&[(LOST, 10), ("leaf", 1), ("other", 25)]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_describe_all_of_their_stacks_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut log = Wal::new(Arc::new(Disk), dir.path().to_owned(), 1);
+    let mut records = Vec::new();
+    for batch in [profile(&[("leaf", 1)]), profile(&[("leaf", 10), ("other", 20)])] {
+        let mut payload = codec::Writer::default();
+        payload.signed(START_MS);
+        payload.length(batch.profiles.len());
+        payload.length(0); // none was dropped
+        payload.raw(&batch::encode(&batch).unwrap());
+        log.frame(1, &payload.bytes, &mut records).unwrap();
+    }
+    log.write(&records).unwrap();
+    let bytes = std::fs::read(dir.path().join("0000000000000001.wal")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_logs(dir.path(), &[&bytes]);
+    assert_eq!(values(&store).await, expected(&[("leaf", 11), ("other", 20)]));
 }
