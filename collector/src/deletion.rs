@@ -54,13 +54,18 @@ impl Deletions {
     }
 
     /// Puts deletions into force that were noted before a crash and not more. Before new samples come: these are not
-    /// theirs.
+    /// theirs. One that the store does not take is noted as failed: nobody was told that it is in force.
     ///
     /// # Errors
-    /// The notes cannot be read or the store fails.
+    /// The notes cannot be read.
     pub async fn resume(&self) -> Result<(), DeletionError> {
         for record in self.meta.run(Meta::open_deletions).await? {
-            self.hide(&record.deletion).await?;
+            let Err(error) = self.hide(&record.deletion).await else { continue };
+            let id = record.deletion.id;
+            tracing::error!(%error, %id, "a deletion of before the start is not in force");
+            if let Err(error) = self.finish(record.deletion, Err(error.to_string())).await {
+                tracing::error!(%error, %id, "that cannot be noted");
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use collector::api::serve::{Collector, ServeOptions};
 use collector::client::local::{self, LocalOptions};
 use collector::client::{self, ClientError};
 use collector::limits::{BLOCKING_THREADS_MAX, DESCRIPTORS_MAX};
-use collector::options::{Cli, Command, LocalArgs, ServeArgs};
+use collector::options::{Cli, Command, LocalArgs, ServeArgs, StoreCommand};
 use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -65,6 +65,13 @@ fn run(cli: Cli) -> Result<()> {
         Command::Flamegraph(args) => Ok(runtime.block_on(client::flame_graph(&args))?),
         Command::Top(args) => Ok(runtime.block_on(client::top(&args))?),
         Command::Locks(args) => Ok(runtime.block_on(client::locks(&args))?),
+        Command::Store(command) => {
+            let (StoreCommand::Check(args)
+            | StoreCommand::Stats(args)
+            | StoreCommand::Compact(args)) = &command;
+            let dir = existing_data_dir(args.data_dir.clone())?;
+            Ok(runtime.block_on(client::folder::look_after(&command, &dir))?)
+        }
         Command::Upload(args) => Ok(runtime.block_on(client::upload(&args))?),
     }
 }
@@ -169,7 +176,23 @@ fn become_root() -> Result<()> {
 
 /// Where profiles are kept: as told, as root below /var/lib, else below the user's state folder.
 fn data_dir(named: Option<PathBuf>) -> Result<PathBuf> {
-    let folder = match named {
+    let folder = data_dir_name(named)?;
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    folder.canonicalize().with_context(|| format!("cannot open the folder {}", folder.display()))
+}
+
+/// The same, of a store that must be there.
+fn existing_data_dir(named: Option<PathBuf>) -> Result<PathBuf> {
+    let folder = data_dir_name(named)?;
+    if !client::folder::is_store(&folder) {
+        bail!("there is no store in {}; name its folder with --data-dir", folder.display());
+    }
+    Ok(folder)
+}
+
+fn data_dir_name(named: Option<PathBuf>) -> Result<PathBuf> {
+    Ok(match named {
         Some(named) => named,
         None if rustix::process::geteuid().is_root() => PathBuf::from("/var/lib/vesta"),
         None => {
@@ -178,8 +201,5 @@ fn data_dir(named: Option<PathBuf>) -> Result<PathBuf> {
             let state = state.filter(|path| path.is_absolute()).or(home);
             state.context("HOME is not set; name a folder with --data-dir")?.join("vesta")
         }
-    };
-    std::fs::create_dir_all(&folder)
-        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    folder.canonicalize().with_context(|| format!("cannot open the folder {}", folder.display()))
+    })
 }

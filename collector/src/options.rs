@@ -61,6 +61,9 @@ pub enum Command {
 A lock in a file's data (symbol+offset) is one row for all processes of its executable; any other is an
 address of one process. Waits are added over threads: 2 threads that wait 1 s each are 2 s.")]
     Locks(LocksArgs),
+    /// Look after a data folder: what it holds, whether it is sound, fewer and smaller files.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Send profiles of files to a collector: pprof (protobuf), gzip or not.
     #[command(after_help = "Examples:
   vesta upload cpu.pb.gz
@@ -72,6 +75,29 @@ A file is stored whole or not at all; one that was stored before is not stored t
 said on standard error, a line for each file. A profile is kept at the time it was taken: look with
 `vesta flamegraph --service shop --from 2026-11-29T00:00:00Z`, or in the page.")]
     Upload(UploadArgs),
+}
+
+/// `vesta store`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Read every file and compare it with its checksums, and sums with the samples that they are of; changes nothing.
+    #[command(after_help = "\
+A collector may use the folder meanwhile. What is damaged is one line on standard output, and the exit code is 1.")]
+    Check(FolderArgs),
+    /// Say what the folder holds; changes nothing, and a collector may use it meanwhile.
+    Stats(FolderArgs),
+    /// Make one segment of all segments of a day; a collector does it by itself an hour after the end of a day.
+    #[command(after_help = "\
+No collector may use the folder meanwhile. While a day is written it is on the disk twice.")]
+    Compact(FolderArgs),
+}
+
+/// Which folder.
+#[derive(Clone, Debug, Args)]
+pub struct FolderArgs {
+    /// Where profiles are kept [default: the user's state folder, as root `/var/lib/vesta`].
+    #[arg(long, value_name = "DIR", env = "VESTA_DATA_DIR")]
+    pub data_dir: Option<PathBuf>,
 }
 
 /// `vesta serve`.

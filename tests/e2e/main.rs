@@ -32,6 +32,7 @@ mod otlp_bytes;
 mod corpus;
 mod deletion;
 mod durability;
+mod folder;
 mod malformed;
 
 mod browser;

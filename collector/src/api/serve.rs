@@ -73,8 +73,8 @@ pub enum ServeError {
     /// The database of what else is kept cannot be opened.
     #[error(transparent)]
     Meta(#[from] MetaError),
-    /// Deletions of before a crash cannot be put into force.
-    #[error("deletions that were asked for earlier cannot be put into force: {0}")]
+    /// Deletions of before a crash cannot be read.
+    #[error("deletions that were asked for earlier cannot be read: {0}")]
     Deletions(#[from] DeletionError),
 }
 

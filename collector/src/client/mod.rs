@@ -2,6 +2,7 @@
 
 mod fetch;
 mod flame_graph;
+pub mod folder;
 pub mod local;
 mod locks;
 mod losses;
@@ -12,8 +13,10 @@ mod upload;
 #[cfg(test)]
 mod tests;
 
+use crate::meta::MetaError;
 use crate::options::{FlamegraphArgs, GraphFormat, LocksArgs, QueryArgs, TableFormat, TopArgs};
 use crate::query::LOCK_TYPE;
+use crate::store::StoreError;
 use fetch::{encode, fetch, url};
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -68,6 +71,26 @@ pub enum ClientError {
         /// All.
         files: usize,
     },
+    /// A data folder cannot be read or changed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its database cannot be read.
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    /// Some of its files are damaged; each was said.
+    #[error(
+        "{damaged} of {files} files are damaged; queries leave out what they cannot read: \
+         bring the files back from a backup, or wait until retention removes them"
+    )]
+    Damaged {
+        /// Those.
+        damaged: usize,
+        /// All.
+        files: u64,
+    },
+    /// A task ended without an answer.
+    #[error("opening the store stopped: {0}")]
+    Stopped(String),
     /// The output cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {

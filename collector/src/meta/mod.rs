@@ -69,6 +69,28 @@ impl Meta {
         Self::with(connection, &path)
     }
 
+    /// What is wrong with the database of a data folder; nothing if there is none. It changes nothing, and may be asked
+    /// while a collector uses it.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn check(data_dir: &Path) -> Result<Vec<String>, MetaError> {
+        let path = data_dir.join(FILE_NAME);
+        if !path.exists() {
+            return Ok(Vec::new());
+        }
+        let failed =
+            |source| MetaError::Database { what: format!("reading {}", path.display()), source };
+        let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+        let connection = Connection::open_with_flags(&path, flags).map_err(failed)?;
+        let all = connection.prepare("PRAGMA integrity_check").and_then(|mut statement| {
+            let rows = statement.query_map([], |row| row.get::<_, String>(0))?;
+            rows.collect::<rusqlite::Result<Vec<_>>>()
+        });
+        let all = all.map_err(failed)?;
+        Ok(all.into_iter().filter(|line| line != "ok").collect())
+    }
+
     /// A database that ends with the process.
     ///
     /// # Errors

@@ -386,7 +386,7 @@ fn write_seen(engine: &Engine, path: &Path, seen: &Seen) -> Result<(), StoreErro
     written.map_err(|error| StoreError::io("writing", path, error))
 }
 
-fn read_seen(dir: &Path, sequence: u64) -> Result<Seen, StoreError> {
+pub(super) fn read_seen(dir: &Path, sequence: u64) -> Result<Seen, StoreError> {
     if sequence == 0 {
         return Ok(Seen::default());
     }

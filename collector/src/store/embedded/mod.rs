@@ -13,6 +13,7 @@ mod erase;
 mod files;
 mod flush;
 mod flushes;
+pub mod inspect;
 mod locks;
 mod manifest;
 mod memtable;

@@ -141,8 +141,19 @@ impl Wal {
     }
 
     fn path(&self, sequence: u64) -> PathBuf {
-        self.dir.join(format!("{sequence:016x}.{ENDING}"))
+        path(&self.dir, sequence)
     }
+}
+
+/// The file of a sequence.
+pub(super) fn path(dir: &Path, sequence: u64) -> PathBuf {
+    dir.join(format!("{sequence:016x}.{ENDING}"))
+}
+
+/// The sequences of all files, oldest first.
+pub(super) fn sequences(dir: &Path) -> Result<Vec<u64>, StoreError> {
+    let all = list_all(dir).map_err(|source| StoreError::io("reading", dir, source))?;
+    Ok(all.into_iter().map(|(sequence, _)| sequence).collect())
 }
 
 /// What a replay met.
@@ -190,6 +201,14 @@ pub(super) fn list(
         files.remove(&path).map_err(|source| StoreError::io("removing", &path, source))?;
     }
     Ok(needed)
+}
+
+/// Reads a file and changes nothing; answers the bytes behind its last intact record, and how many before it are damaged.
+pub(super) fn check(path: &Path) -> Result<(u64, u64), StoreError> {
+    let bytes = fs::read(path).map_err(|source| StoreError::io("reading", path, source))?;
+    let mut report = Replayed::default();
+    let intact = replay_file(path, &bytes, &mut report, &mut |_, _| Ok(()))?;
+    Ok(((bytes.len() - intact) as u64, report.damaged))
 }
 
 /// Visits the records of one file; answers the length up to which it is intact.

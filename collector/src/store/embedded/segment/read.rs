@@ -1,6 +1,6 @@
 //! Reading a segment: the footer once, then by positional reads only the sections that a query needs.
 
-use super::{END_MAGIC, Entry, Footer, Part, Section, ServiceSums, Span, TRAILER_BYTES};
+use super::{END_MAGIC, Entry, Footer, MAGIC, Part, Section, ServiceSums, Span, TRAILER_BYTES};
 use crate::limits;
 use crate::profile::{Attribute, AttributeValue};
 use crate::query::TimeRange;
@@ -263,6 +263,14 @@ impl Segment {
         }))
     }
 
+    /// Compares the first bytes, which no query needs.
+    pub(in super::super) fn check_magic(&self) -> Result<(), StoreError> {
+        let mut found = [0; MAGIC.len()];
+        self.read_exact(&mut found, 0)?;
+        let is_segment = found == *MAGIC;
+        is_segment.then_some(()).ok_or_else(|| self.damaged("it does not begin like a segment"))
+    }
+
     fn footer(&self) -> Result<&Footer, StoreError> {
         if let Some(footer) = self.footer.get() {
             return Ok(footer);
@@ -331,7 +339,7 @@ impl Segment {
         result.map_err(|Malformed(detail)| self.damaged(detail))
     }
 
-    fn damaged(&self, detail: &str) -> StoreError {
+    pub(in super::super) fn damaged(&self, detail: &str) -> StoreError {
         StoreError::Damaged { path: self.path.display().to_string(), detail: detail.to_owned() }
     }
 }

@@ -36,7 +36,8 @@ fn samples_on_disk(store: &EmbeddedStore) -> u64 {
     segments.flat_map(|it| it.all_entries().unwrap()).map(Entry::samples).sum()
 }
 
-fn log_bytes(dir: &Path) -> u64 {
+/// Bytes of the files of the log.
+pub(super) fn log_bytes(dir: &Path) -> u64 {
     let files = std::fs::read_dir(dir.join("wal")).unwrap();
     files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
 }

@@ -4,6 +4,7 @@ mod crash;
 mod deletion;
 mod faults;
 mod faulty;
+mod inspect;
 mod limits;
 mod locks;
 mod merges;
