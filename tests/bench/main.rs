@@ -118,7 +118,7 @@ struct BackendsArgs {
     #[arg(long, value_name = "DIR", env = "VESTA_PROFILE_SET")]
     set: PathBuf,
     /// Connections that send at once.
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value_t = 8)]
     senders: usize,
     /// One JSON object a line: `{"figure","value","unit"}`.
     #[arg(long)]
