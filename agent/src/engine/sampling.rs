@@ -307,7 +307,8 @@ impl Engine {
             self.tables.records_known_until(self.sampler.complete_until());
             self.walk_held();
             self.walk_held_waits();
-            waiting_before.go_on(self.sampler.as_mut());
+            let refused = waiting_before.go_on(self.sampler.as_mut());
+            self.intake.off_cpu.count_before_refused(refused);
             // The poll began after the end: all records of the window have been handed out.
             if now >= seal_at {
                 let readings = self.read_threads()?;

@@ -3,7 +3,7 @@
 use super::engine::Figure;
 
 /// Figures that only grow.
-pub(super) const SINCE_START: [Figure; 21] = [
+pub(super) const SINCE_START: [Figure; 22] = [
     ("switches", "Switches of CPUs between threads", |counts| counts.waits.switches),
     ("waits", "Waits of threads that ended", |counts| counts.waits.waits),
     ("waits_negative", "Waits that would have ended before they began", |counts| {
@@ -25,6 +25,11 @@ pub(super) const SINCE_START: [Figure; 21] = [
         "wait_threads_put_off",
         "Times that a thread's waits were left to a later window for want of room",
         |counts| counts.off_cpu.threads_refused,
+    ),
+    (
+        "waits_before_refused",
+        "Threads, or processes, not to be looked at for waits from before the agent came",
+        |counts| counts.off_cpu.before_refused,
     ),
     (
         "waits_unwanted",

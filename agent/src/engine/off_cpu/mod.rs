@@ -76,6 +76,8 @@ pub struct OffCpuCounts {
     /// Times that a thread's waits did not come into a window, but are to come into a later one, because of the limit of
     /// threads.
     pub threads_refused: u64,
+    /// Threads, or whole processes, that may wait since before the agent came and could not be looked at.
+    pub before_refused: u64,
     /// Waits with a stack, and of goroutines, of processes that were not asked for.
     pub unwanted: u64,
     /// Nanoseconds of waits of such processes without a stack.
@@ -206,6 +208,11 @@ impl OffCpu {
     /// So many times of waits found no room in a window.
     pub(crate) fn count_spans_dropped(&mut self, dropped: u64) {
         self.counts.spans_dropped = self.counts.spans_dropped.saturating_add(dropped);
+    }
+
+    /// So many that may wait since before could not be looked at.
+    pub(crate) fn count_before_refused(&mut self, refused: u64) {
+        self.counts.before_refused = self.counts.before_refused.saturating_add(refused);
     }
 
     /// A wait is of a process that was not asked for.

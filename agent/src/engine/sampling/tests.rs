@@ -9,9 +9,10 @@ use crate::bpf::{
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFiles;
 use crate::engine::off_cpu::OffCpuCounts;
+use crate::engine::waiting_before::WaitingBefore;
 use crate::engine::{Control, EngineOptions, OpenFiles, Sampling, SealedWindow, WindowSink};
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
-use crate::process::host::Host;
+use crate::process::host::{Host, ProcFs};
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
 use agent_ebpf::wait::CHANCE_ONE;
@@ -357,6 +358,22 @@ fn waits_that_nobody_asked_for_are_counted() {
         control.counts().off_cpu;
     assert_eq!((unwanted, unwanted_ns), (2, 500));
     assert_eq!((ns, ns_not_taken, stacks), (0, 0, 0));
+}
+
+/// Of the threads of process 50, one is over, one runs, one waits, and one cannot be read.
+#[test]
+fn who_cannot_be_looked_at_is_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let thread = |tid: u32| root.path().join(format!("50/task/{tid}"));
+    (50..54).for_each(|tid| std::fs::create_dir_all(thread(tid)).unwrap());
+    std::fs::write(thread(51).join("stat"), "51 (a) R 1 7 7 0 -1 4194304 9").unwrap();
+    std::fs::write(thread(52).join("stat"), "52 (a) S 1 7 7 0 -1 4194304 9").unwrap();
+    std::fs::write(thread(52).join("syscall"), "-1 0x7f 0x7f").unwrap();
+    std::fs::create_dir(thread(53).join("stat")).unwrap();
+    let host = Arc::new(ProcFs::new(root.path().to_owned()));
+    let mut waiting_before = WaitingBefore::new(host, vec![Pid(50), Pid(60)]);
+    assert_eq!(waiting_before.go_on(&mut FakeKernel::default()), 1);
+    assert_eq!(waiting_before.go_on(&mut FakeKernel::default()), 0);
 }
 
 #[test]
