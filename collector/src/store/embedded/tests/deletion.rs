@@ -1,5 +1,6 @@
 //! Deletions: hidden at once, gone from every file, in force across restarts, and never of what came later.
 
+use super::faulty::{Failure, Faulty};
 use super::limits::{find, hour_of, samples_of, segments_on_disk};
 use super::*;
 use crate::limits;
@@ -136,6 +137,29 @@ async fn a_day_loses_one_service_and_keeps_the_others() {
     assert_eq!(store.coverage(selection).await.unwrap().answer.host_ms, 0);
     store.erase(DeletionId(2)).await.unwrap();
     assert_eq!(segments_on_disk(dir.path()), 0, "a segment of which nothing is left goes");
+}
+
+/// Rows that wait to be written when a deletion comes are written whole, and hidden in their segment.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_wait_to_be_written_are_taken_and_later_ones_are_not() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), Faulty::default());
+    let store = EmbeddedStore::open_with(options(dir.path()), Arc::new(files.clone())).unwrap();
+    store.append(hour_of(5, 100)).await.unwrap();
+    files.fail_after(0, 2, Failure::Full);
+    assert!(matches!(store.flush().await, Err(StoreError::Busy(_))));
+    assert!(store.engine.view().frozen.is_some(), "they wait");
+    files.fail_after(0, 0, Failure::Full);
+    store.delete(before(1, 5.5)).await.unwrap();
+    let left = samples_from(0.5);
+    assert_eq!(samples_of(&store, 5).await, left);
+    store.append(hour_of(5, 10)).await.unwrap();
+    store.flush().await.unwrap();
+    assert_eq!((samples_of(&store, 5).await, samples_on_disk(&store)), (left + 10, 110));
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(samples_of(&store, 5).await, left + 10);
+    store.erase(DeletionId(1)).await.unwrap();
+    assert_eq!((samples_of(&store, 5).await, samples_on_disk(&store)), (left + 10, left + 10));
 }
 
 #[tokio::test(flavor = "multi_thread")]
