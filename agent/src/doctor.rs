@@ -276,7 +276,9 @@ fn perf_clock(filtered: bool) -> Check {
 /// Loads and attaches everything that sampling needs, and lets it go again without starting it.
 fn programs(filtered: bool) -> Vec<Check> {
     let what = "BPF programs";
-    match Sampler::load(&bpf::Options { off_cpu: true, ..bpf::Options::default() }) {
+    let options =
+        bpf::Options { off_cpu: true, go_locks: true, libc_locks: true, ..Default::default() };
+    match Sampler::load(&options) {
         Ok((sampler, _tables)) => {
             let mebibytes = sampler.map_bytes() >> 20;
             let form = match sampler.form() {
@@ -284,7 +286,9 @@ fn programs(filtered: bool) -> Vec<Check> {
                 bpf::Form::TailCalls => "tail-calls",
             };
             let found = format!("load and attach as {form}, with {mebibytes} MiB of maps");
-            vec![good(what, found), waits(sampler.waits_refused(), filtered)]
+            let refused = sampler.waits_refused();
+            let probes = refused.is_none().then(|| lock_probes(&sampler, filtered));
+            [good(what, found), waits(refused, filtered)].into_iter().chain(probes).collect()
         }
         Err(error) => vec![Check {
             what,
@@ -293,6 +297,27 @@ fn programs(filtered: bool) -> Vec<Check> {
             costs: "CPU sampling".to_owned(),
             grant: refused("CAP_BPF and CAP_PERFMON", filtered),
         }],
+    }
+}
+
+/// The programs of locks, which were loaded with the others.
+fn lock_probes(sampler: &Sampler, filtered: bool) -> Check {
+    let what = "probes of locks";
+    let cost_ns = |cost: Option<_>| cost.and_then(Result::ok).map(|cost: bpf::ProbeCost| cost.ns);
+    let go = cost_ns(sampler.lock_probes().map(|probes| probes.cost_ns()));
+    let libc = cost_ns(sampler.libc_probes().map(|probes| probes.cost_ns()));
+    if let (Some(go), Some(libc)) = (go, libc) {
+        let found = format!(
+            "{go} ns a hit in Go programs, {libc} ns in C libraries; only where a lock is waited for"
+        );
+        return good(what, found);
+    }
+    Check {
+        what,
+        state: State::Costs,
+        found: "the kernel refuses them".to_owned(),
+        costs: "waits for locks of Go, and of C libraries that no name tells".to_owned(),
+        grant: refused("a kernel with CONFIG_UPROBE_EVENTS=y, CAP_BPF and CAP_PERFMON", filtered),
     }
 }
 

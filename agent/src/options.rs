@@ -22,6 +22,8 @@ Examples:
       profile the whole host for half a minute
   sudo vesta-agent record --off-cpu -o waits.folded -- ./program
       see where one command waits
+  sudo vesta-agent run --collector http://127.0.0.1:4317 --lock-probes off
+      the same as the first, without a probe in anybody's code
   sudo vesta-agent doctor
       say what this host allows, and how to allow the rest";
 
@@ -78,12 +80,26 @@ pub struct SamplingOptions {
     /// [default: by CPUs and frequency].
     #[arg(long, value_name = "BYTES")]
     pub ring_bytes: Option<u32>,
+    /// Locks whose code is probed, where waits are measured: `waiting` where threads and goroutines begin to wait for a
+    /// lock of Go or of a C library, which costs an uncontended lock nothing.
+    #[arg(long, value_enum, default_value_t)]
+    pub lock_probes: LockProbes,
     /// Write diagnostics of the BPF programs to the log.
     #[arg(long)]
     pub bpf_log: bool,
     /// Sample also on a kernel that is known to lock up when it is sampled.
     #[arg(long)]
     pub allow_kernel: bool,
+}
+
+/// Which code of locks is probed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LockProbes {
+    /// None: waits for locks of Go are not seen, and of C libraries what stacks and futex words tell.
+    Off,
+    /// Where a lock is waited for.
+    #[default]
+    Waiting,
 }
 
 /// Form of the BPF programs.

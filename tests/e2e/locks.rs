@@ -20,6 +20,9 @@ const LIFE_MAX: Duration = Duration::from_secs(120);
 /// 150 waits of 50 ms in each of three goroutines: they are probed a moment after the program begins.
 const GO_MILLISECONDS: u64 = 8000;
 
+/// The same for programs that run twice: the second time they are probed from the start.
+const PROBED_MILLISECONDS: u64 = 3000;
+
 /// Share by which the agent's time may differ from the program's: its clock also runs while it enters and leaves the
 /// kernel.
 const TIME_SHARE_MAX: f64 = 0.02;
@@ -220,8 +223,67 @@ fn in_a_pid_namespace() {
     let of_waiter: Vec<&WaitObservation> = of_waiter.collect();
     let sums = Sums { waits: &of_waiter };
     let held = sums.of(|wait| wait.lock_owner == holder);
-    at_least("held by it", held, number(sums.of(|_| true)) * ADDRESS_SHARE_MIN)
+    let sampled = sums.of(|wait| !wait.is_not_sampled());
+    at_least("held by it", held, number(sampled) * ADDRESS_SHARE_MIN)
         .unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
+/// A program that names nothing says by probes alone that it waits for a lock, for which, and who holds it.
+#[test]
+fn of_a_stripped_program() {
+    let of = |probes: &str| {
+        let options = ["--lock-probes", probes];
+        let (truths, waits) =
+            record_with(Library::GlibcStripped, &["mutex"; 2], PROBED_MILLISECONDS, &options)?;
+        let truth = truths.into_iter().last().expect("the program said what it did");
+        let of_waiter = |wait: &WaitObservation| wait.pid == truth.pid && wait.tid == truth.tid;
+        Some((waits.into_iter().filter(of_waiter).collect::<Vec<_>>(), truth))
+    };
+    let Some((without, truth)) = of("off") else { return };
+    let without: Vec<&WaitObservation> = without.iter().collect();
+    let locks = Sums { waits: &without }.of(WaitObservation::is_lock);
+    assert_eq!(locks, 0, "of {} ns, without probes", truth.waited_ns);
+    let Some((with, truth)) = of("waiting") else { return };
+    let with: Vec<&WaitObservation> = with.iter().collect();
+    let sums = Sums { waits: &with };
+    let locks = sums.of(WaitObservation::is_lock);
+    need::figure(&format!("{locks} of {} ns in locks, none without probes", truth.waited_ns));
+    near([locks, locks], truth.waited_ns).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let address = format!("{:#x}", truth.lock);
+    let sampled = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
+    let right = sums.of(|wait| {
+        let held = wait.lock_owner == truth.holder;
+        let mutex = wait.is_lock() && wait.lock_kind == "mutex";
+        mutex && wait.lock_address == address && held
+    });
+    at_least("at its address, with its holder", right, number(sampled) * ADDRESS_SHARE_MIN)
+        .unwrap_or_else(|wrong| panic!("{wrong}"));
+}
+
+/// Of more waits than stacks are taken of, all are known to be waits for locks.
+#[test]
+fn of_more_waits_than_stacks() {
+    let of = |probes: &str| {
+        let options = ["--lock-probes", probes];
+        let (truths, waits) =
+            record_with(Library::Glibc, &["storm"; 2], PROBED_MILLISECONDS, &options)?;
+        let truth = truths.into_iter().last().expect("the program said what it did");
+        let mine: Vec<&WaitObservation> =
+            waits.iter().filter(|wait| wait.pid == truth.pid && wait.thread == "waiter").collect();
+        let sums = Sums { waits: &mine };
+        let locks = sums.of(WaitObservation::is_lock);
+        let sampled = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
+        let preempted = sums.of(|wait| wait.kind == "off_cpu_preempted");
+        need::figure(&format!(
+            "{probes}: {locks} ns in locks, {sampled} with a stack, of {} ns in {} waits",
+            truth.waited_ns, truth.waits
+        ));
+        Some((locks, preempted, truth))
+    };
+    let Some((_, _, _)) = of("off") else { return };
+    let Some((locks, preempted, truth)) = of("waiting") else { return };
+    assert!(truth.waits > PROBED_MILLISECONDS, "{truth:?}");
+    near([locks, locks + preempted], truth.waited_ns).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 #[test]
@@ -292,6 +354,16 @@ fn run_go(library: Library, cases: &[&str]) -> Option<Ran> {
 
 /// Records programs one after the other, and nothing else of this host: what others do takes no stacks from them.
 fn record(library: Library, cases: &[&str]) -> Option<Ran> {
+    record_with(library, cases, MILLISECONDS, &[])
+}
+
+/// The same for so long each, with more options.
+fn record_with(
+    library: Library,
+    cases: &[&str],
+    milliseconds: u64,
+    options: &[&str],
+) -> Option<Ran> {
     if !need::bpf() {
         return None;
     }
@@ -299,9 +371,9 @@ fn record(library: Library, cases: &[&str]) -> Option<Ran> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let file = folder.path().join("waits.otlp");
     let script: Vec<String> =
-        cases.iter().map(|case| program.command_line(case, MILLISECONDS)).collect();
+        cases.iter().map(|case| program.command_line(case, milliseconds)).collect();
     let mut command = Command::new(binary::program("vesta-agent"));
-    command.args(["record", "--off-cpu", "--frequency", "19", "-o"]).arg(&file);
+    command.args(["record", "--off-cpu", "--frequency", "19"]).args(options).arg("-o").arg(&file);
     command.args(["--", "sh", "-c", &script.join("; ")]);
     let said = Running::start(command).finish(LIFE_MAX);
     let truths = said.lines().filter(|line| line.starts_with('{')).map(truth).collect();
@@ -356,8 +428,11 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
     let named = !way.jumps || Path::new("/usr/lib/debug/.build-id").is_dir();
     let (reason, kind) = if named { (way.reason, way.kind) } else { ("futex", "") };
     let waited = sums.of(|wait| wait.is_off_cpu() && wait.reason == reason);
-    // Where no stack was taken nobody knows what a futex is for.
-    let unsure = |wait: &WaitObservation| wait.reason == "futex" && wait.is_not_sampled();
+    // Where no stack was taken nobody knows what a futex is for, or which lock a probe met.
+    let unsure = |wait: &WaitObservation| {
+        let lock = !kind.is_empty() && wait.reason == "lock" && wait.lock_kind == "unknown";
+        (wait.reason == "futex" || lock) && wait.is_not_sampled()
+    };
     let unsure_ns = sums.of(|wait| wait.is_off_cpu() && unsure(wait));
     // The program's clock also runs while it would go on and another thread has its CPU.
     let preempted_ns = sums.of(|wait| wait.kind == "off_cpu_preempted");
@@ -388,6 +463,8 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
     let unsure_count = sums.of(|wait| is_count(wait) && unsure(wait));
     let count = sums.of(|wait| wait.kind == "lock_contentions");
     at_least("contentions", count + unsure_count + 3, number(truth.waits))?;
+    // Nobody knows which lock it was where no stack was taken.
+    let locks = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
     if truth.lock != 0 {
         let address = format!("{:#x}", truth.lock);
         let there = sums.of(|wait| wait.is_lock() && wait.lock_address == address);

@@ -11,6 +11,8 @@ use std::process::Command;
 pub enum Library {
     /// The C library of this host.
     Glibc,
+    /// The same, linked statically and stripped: it names nothing.
+    GlibcStripped,
     /// musl, linked statically.
     Musl,
     /// Rust's standard library, and `parking_lot`.
@@ -51,6 +53,10 @@ impl Library {
     pub fn program(self) -> Option<Program> {
         let file = match self {
             Self::Glibc => workload::c_variant("waits/waits.c", "waits-c", &["-pthread"])?,
+            Self::GlibcStripped => {
+                let flags = ["-pthread", "-static", "-s"];
+                workload::c_variant("waits/waits.c", "waits-c-stripped", &flags)?
+            }
             Self::Musl => musl()?,
             Self::Rust => crate::binary::program("waits"),
             Self::Go => workload::go_program("waits/waits.go", "waits-go")?,

@@ -54,6 +54,11 @@ pub const STACK_INTERVAL_NS_MIN: u64 = 2_000_000;
 
 /// Goroutines whose wait for a lock is followed at one time (70 bytes each, only where Go's locks are probed).
 pub const GOROUTINES_MAX: usize = 16_384;
+/// Threads whose last wait for a lock of their C library is known at one time (about 60 bytes each, only where C
+/// libraries are probed).
+pub const MARKS_MAX: usize = 32_768;
+/// Bytes of stack between a probe of a C library and its system call: 8 to 200 were seen.
+pub const MARK_STACK_BYTES_MAX: u64 = 1024;
 /// Frames of the stack of a goroutine that waited for a lock: it is walked where the program runs, which goes on
 /// when that is done.
 pub const GO_LOCK_FRAMES_MAX: usize = 256;

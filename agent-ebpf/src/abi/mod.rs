@@ -10,7 +10,7 @@ pub mod unwind;
 pub mod wait;
 
 pub use counters::{Counters, UserRegisters};
-pub use lock::{Goroutine, LockCounters, LockFacts};
+pub use lock::{Goroutine, LockCounters, LockFacts, LockForm, Mark};
 pub use outcome::Outcome;
 pub use sample::{FRAME_EXACT, Inherited, RecordKind, SampleHeader, StackTail, UnknownMapping};
 pub use tables::{Chunk, MappingPage, MappingTarget, ProcessEntry};

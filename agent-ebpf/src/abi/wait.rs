@@ -20,8 +20,10 @@ pub enum WaitClass {
     PageFault = 5,
     /// Nothing: another thread has the CPU.
     Preempted = 6,
+    /// A lock: a futex wait that a probe of the C library told of ([`crate::lock::LockForm`]).
+    Lock = 7,
     /// A lock, by a goroutine whose thread does other work meanwhile: told by probes, never by a switch.
-    Goroutine = 7,
+    Goroutine = 8,
 }
 
 /// Places of a thread's waits that are told apart; a power of two, because the programs mask the index.
@@ -30,8 +32,8 @@ pub const WAIT_SITES: usize = 8;
 pub const WAIT_CLASSES: usize = 8;
 
 impl WaitClass {
-    /// Every class, in the order of its number.
-    pub const ALL: [Self; 8] = [
+    /// Every class that switches tell of, in the order of its number.
+    pub const ALL: [Self; WAIT_CLASSES] = [
         Self::Other,
         Self::Sleep,
         Self::Io,
@@ -39,10 +41,10 @@ impl WaitClass {
         Self::Futex,
         Self::PageFault,
         Self::Preempted,
-        Self::Goroutine,
+        Self::Lock,
     ];
 
-    /// The class with this number, if there is one.
+    /// The class of a switch with this number, if there is one.
     #[must_use]
     pub fn from_number(number: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
@@ -128,8 +130,10 @@ pub struct WaitFacts {
     pub chance: u32,
     /// Number of the system call; `u64::MAX` if the thread was not in one.
     pub syscall: u64,
-    /// Its first four arguments.
-    pub arguments: [u64; 4],
+    /// Its first three arguments.
+    pub arguments: [u64; 3],
+    /// For [`WaitClass::Lock`] the [`crate::lock::LockForm`], else 0.
+    pub form: u64,
     /// The user stack pointer.
     pub stack_pointer: u64,
     /// The user instruction pointer.

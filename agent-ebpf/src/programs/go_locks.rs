@@ -104,7 +104,7 @@ fn end(start_ns: u64) {
 
 /// Adds to the counter at that offset.
 #[inline(always)]
-fn add(offset: usize, value: u64) {
+pub(super) fn add(offset: usize, value: u64) {
     if let Some(counters) = LOCK_COUNTERS.get_ptr_mut(0) {
         // SAFETY: the offset of a field.
         let field = unsafe { counters.byte_add(offset) }.cast::<u64>();

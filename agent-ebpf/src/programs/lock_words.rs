@@ -16,7 +16,7 @@ pub(super) fn write(scratch: *mut Scratch, facts: &WaitFacts) {
     let words = frames.cast::<u64>().wrapping_add(WAIT_FACTS_WORDS).cast::<LockWords>();
     // SAFETY: the frames are longer than facts and words.
     unsafe { words.write(LockWords::default()) };
-    if facts.class != WaitClass::Futex as u32 {
+    if facts.class != WaitClass::Futex as u32 && facts.class != WaitClass::Lock as u32 {
         return;
     }
     // SAFETY: the helper checks the address, and writes that many bytes; all are zero if it fails.

@@ -3,6 +3,7 @@
 
 mod chance;
 mod go_locks;
+mod libc_locks;
 mod lifecycle;
 mod lock_words;
 mod maps;

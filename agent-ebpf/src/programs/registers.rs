@@ -105,12 +105,11 @@ pub(super) fn of_syscall(facts: &mut WaitFacts) -> bool {
         offset_of!(pt_regs, rdi),
         offset_of!(pt_regs, rsi),
         offset_of!(pt_regs, rdx),
-        offset_of!(pt_regs, r10),
         offset_of!(pt_regs, rsp),
         offset_of!(pt_regs, rip),
         offset_of!(pt_regs, cs),
     ];
-    let mut words = [0u64; 8];
+    let mut words = [0u64; 7];
     if USER_REGISTERS.load() == UserRegisters::Helper as u32 {
         // SAFETY: helpers without preconditions; the current task has registers as long as it runs.
         let task = unsafe { bpf_get_current_task_btf() };
@@ -126,9 +125,9 @@ pub(super) fn of_syscall(facts: &mut WaitFacts) -> bool {
             *word = read_kernel(regs.wrapping_add(offset as u64));
         }
     }
-    let [number, first, second, third, fourth, stack_pointer, ip, cs] = words;
+    let [number, first, second, third, stack_pointer, ip, cs] = words;
     facts.syscall = number;
-    facts.arguments = [first, second, third, fourth];
+    facts.arguments = [first, second, third];
     facts.stack_pointer = stack_pointer;
     facts.ip = ip;
     cs == 0x23

@@ -8,12 +8,12 @@
 //!
 //! The idle task and kernel threads are left out: they wait for work all their life.
 
-use super::chance;
 use super::maps::{FILTER, FILTERED, TASK_PID_OFFSET, USER_REGISTERS};
 use super::registers::{self, read_kernel};
 use super::wait_maps::{
     CLASSES, Desk, TASK_FLAGS_OFFSET, TASK_STATE_OFFSET, THREADS, WAIT_COUNTERS, WAIT_DESK, WAITS,
 };
+use super::{chance, libc_locks};
 use agent_ebpf::limits::{SWITCHES_PER_CLOCK_READ, WAIT_GAP_NS_PREEMPTED, WAIT_NS_MAX};
 use agent_ebpf::verifier::{low32, place};
 use agent_ebpf::wait::{SYSCALL_NUMBERS, WAIT_CLASSES, WAIT_SITES};
@@ -151,14 +151,27 @@ fn go(preempted: bool, now_ns: u64, counters: *mut WaitCounters) -> Option<Wante
     let thread = thread(ids, desk, counters)?;
     // SAFETY: a value of the map, which this CPU alone writes now (see the module).
     let thread = unsafe { &mut *thread };
-    let mut facts =
-        WaitFacts { class: 0, chance: 0, syscall: 0, arguments: [0; 4], stack_pointer: 0, ip: 0 };
+    let mut facts = WaitFacts {
+        class: 0,
+        chance: 0,
+        syscall: 0,
+        arguments: [0; 3],
+        form: 0,
+        stack_pointer: 0,
+        ip: 0,
+    };
     let gap_ns = if preempted || state == 0 {
         facts.class = WaitClass::Preempted as u32; // wherever it was, it waits for nothing
         WAIT_GAP_NS_PREEMPTED
     } else {
         let is_compat = registers::of_syscall(&mut facts);
         facts.class = class(state, facts.syscall, is_compat);
+        if facts.class == WaitClass::Futex as u32 {
+            facts.form = libc_locks::form(tid, facts.arguments[0], facts.stack_pointer);
+            if facts.form != 0 {
+                facts.class = WaitClass::Lock as u32;
+            }
+        }
         agent_ebpf::chance::gap_ns(leave(thread, &facts, now_ns), now_ns)
     };
     thread.class = facts.class;
@@ -253,6 +266,7 @@ fn thread(ids: u64, desk: *mut Desk, counters: *mut WaitCounters) -> Option<*mut
 /// A thread is over: its sums go to the agent, its entry goes.
 #[inline(always)]
 fn end(tid: u32, now_ns: u64, desk: *mut Desk, counters: *mut WaitCounters) {
+    libc_locks::forget(tid);
     let Some(thread) = THREADS.get_ptr_mut(tid) else { return };
     // SAFETY: a value of the map, which only this CPU uses.
     let end = unsafe { &mut (*desk).end };

@@ -29,7 +29,14 @@ pub(crate) fn check(
     before: &Loaded,
 ) -> Option<Sampler> {
     let start = Instant::now();
-    let options = Options { frequency_hz: FREQUENCY_HZ, form, off_cpu: true, ..Options::default() };
+    let options = Options {
+        frequency_hz: FREQUENCY_HZ,
+        form,
+        off_cpu: true,
+        go_locks: true,
+        libc_locks: true,
+        ..Options::default()
+    };
     let loaded = Sampler::load(&options);
     let ms = start.elapsed().as_millis();
     match loaded {
@@ -42,8 +49,13 @@ pub(crate) fn check(
             let registers = format!("{:?}", sampler.user_registers());
             let kib = (sampler.map_bytes() + tables.sizes().slab_bytes) / 1024;
             let build_ids = sampler.kernel_build_ids();
-            let passed =
-                !programs.is_empty() && (form != FormChoice::BpfLoop || kernel >= BPF_LOOP);
+            // A hit of each probe costs what it costs; that it can be measured shows that it can be attached.
+            let go_ns = sampler.lock_probes().and_then(|probes| Some(probes.cost_ns().ok()?.ns));
+            let libc_ns = sampler.libc_probes().and_then(|probes| Some(probes.cost_ns().ok()?.ns));
+            // The programs of Go walk with `bpf_loop` alone.
+            let probed = (go_ns.is_some() || kernel < BPF_LOOP) && libc_ns.is_some();
+            let knows_form = form != FormChoice::BpfLoop || kernel >= BPF_LOOP;
+            let passed = !programs.is_empty() && probed && knows_form;
             report.line(
                 "load",
                 Verdict::of(passed),
@@ -54,6 +66,8 @@ pub(crate) fn check(
                     ("registers", &registers),
                     ("maps_kib", &kib),
                     ("build_ids", &build_ids),
+                    ("go_probe_ns", &format!("{go_ns:?}")),
+                    ("libc_probe_ns", &format!("{libc_ns:?}")),
                 ],
             );
             Some(sampler)

@@ -103,6 +103,7 @@ pub(crate) fn file(id: u32) -> Arc<MappedFile> {
             go_build_id: None,
             htlhash: proto::BuildId::new(&[byte; 16]).expect("not zero"),
             runtime: if id % 3 == 2 { Runtime::Go } else { Runtime::Native },
+            is_static: false,
         }),
         kernel_build_id: None,
     })

@@ -5,7 +5,7 @@ use crate::address::AbsAddr;
 use crate::normalize::MappedFile;
 use crate::path::file_name;
 use crate::waits::{self, Owners, SystemCall, Wait, WaitFrame, WaitReason};
-use agent_ebpf::{WaitClass, WaitFacts};
+use agent_ebpf::{LockForm, WaitClass, WaitFacts};
 use std::sync::Arc;
 
 /// Says what a wait is for; `stack` is leaf first. Without facts, where no stack was taken, its class says it.
@@ -15,7 +15,7 @@ pub(super) fn tell<'a>(
     stack: impl Iterator<Item = &'a Location>,
     files: &'a [Arc<MappedFile>],
 ) -> Wait {
-    let Some((facts, owners)) = facts else { return Wait { reason: of_class(class), lock: None } };
+    let Some((facts, owners)) = facts else { return of_class(class) };
     if class == WaitClass::Goroutine {
         let (_, user) = functions(stack, files);
         let lock = waits::lock_of(&user, AbsAddr(facts.arguments[0]));
@@ -33,6 +33,7 @@ pub(super) fn tell<'a>(
         kernel: &kernel,
         user: &user,
         owners,
+        form: LockForm::from_number(facts.form),
     })
 }
 
@@ -62,8 +63,8 @@ fn functions<'a>(
     (kernel, user)
 }
 
-const fn of_class(class: WaitClass) -> WaitReason {
-    match class {
+const fn of_class(class: WaitClass) -> Wait {
+    let reason = match class {
         WaitClass::Other => WaitReason::Other,
         WaitClass::Sleep => WaitReason::Sleep,
         WaitClass::Io => WaitReason::Io,
@@ -71,5 +72,7 @@ const fn of_class(class: WaitClass) -> WaitReason {
         WaitClass::Futex | WaitClass::Goroutine => WaitReason::Futex,
         WaitClass::PageFault => WaitReason::PageFault,
         WaitClass::Preempted => WaitReason::Preempted,
-    }
+        WaitClass::Lock => return Wait::of_some_lock(),
+    };
+    Wait { reason, lock: None }
 }

@@ -31,6 +31,8 @@ struct KeyFacts {
     syscall: u64,
     /// Of a futex wait: the word, the operation, what it waits for.
     arguments: [u64; 3],
+    /// The form of the lock, where a probe told it.
+    form: u64,
     /// Who may hold the lock.
     owners: Owners,
     /// The variable of a file that the word is.
@@ -47,10 +49,9 @@ impl WaitKey {
     ) -> Self {
         let facts = facts.map(|facts| match class {
             WaitClass::Preempted => KeyFacts::default(),
-            WaitClass::Futex | WaitClass::Goroutine => {
-                let &WaitFacts { syscall, arguments, .. } = facts;
-                let [word, operation, value, _] = arguments;
-                KeyFacts { syscall, arguments: [word, operation, value], owners, place }
+            WaitClass::Futex | WaitClass::Lock | WaitClass::Goroutine => {
+                let &WaitFacts { syscall, arguments, form, .. } = facts;
+                KeyFacts { syscall, arguments, form, owners, place }
             }
             _ => KeyFacts { syscall: facts.syscall, ..KeyFacts::default() },
         });
@@ -58,9 +59,9 @@ impl WaitKey {
     }
 
     fn facts(&self) -> Option<(WaitFacts, Owners)> {
-        let KeyFacts { syscall, arguments: [word, operation, value], owners, .. } = self.facts?;
-        let (class, arguments) = (self.class as u32, [word, operation, value, 0]);
-        Some((WaitFacts { class, syscall, arguments, ..WaitFacts::default() }, owners))
+        let KeyFacts { syscall, arguments, form, owners, .. } = self.facts?;
+        let class = self.class as u32;
+        Some((WaitFacts { class, syscall, arguments, form, ..WaitFacts::default() }, owners))
     }
 
     /// The variable that the lock is, which may begin before its word.
@@ -235,7 +236,7 @@ mod tests {
     fn what_does_not_tell_reasons_apart_does_not_split() {
         let facts = |syscall, word| WaitFacts {
             syscall,
-            arguments: [word, 0x80, 2, 7],
+            arguments: [word, 0x80, 2],
             stack_pointer: word,
             ..WaitFacts::default()
         };

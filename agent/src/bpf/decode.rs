@@ -136,7 +136,8 @@ fn raw_wait(bytes: &[u8], with_stack: bool) -> Option<RawWait> {
         class: u32_at(facts, offset_of!(WaitFacts, class))?,
         chance: u32_at(facts, offset_of!(WaitFacts, chance))?,
         syscall: u64_at(facts, offset_of!(WaitFacts, syscall))?,
-        arguments: [argument(0)?, argument(1)?, argument(2)?, argument(3)?],
+        arguments: [argument(0)?, argument(1)?, argument(2)?],
+        form: u64_at(facts, offset_of!(WaitFacts, form))?,
         stack_pointer: u64_at(facts, offset_of!(WaitFacts, stack_pointer))?,
         ip: u64_at(facts, offset_of!(WaitFacts, ip))?,
     };

@@ -5,7 +5,7 @@ use super::error::source_errno;
 use super::{BpfError, Form, FormChoice, Options, WaitStacks, object, waits};
 use agent_ebpf::UserRegisters;
 use agent_ebpf::limits::{
-    FILTER_PROCESSES_MAX, GOROUTINES_MAX, RING_BYTES_MIN, STACK_INTERVAL_NS_MAX,
+    FILTER_PROCESSES_MAX, GOROUTINES_MAX, MARKS_MAX, RING_BYTES_MIN, STACK_INTERVAL_NS_MAX,
     STACK_INTERVAL_NS_MIN, WAIT_STACK_INTERVAL_NS_FEW, WAIT_STACK_INTERVAL_NS_MANY,
 };
 use agent_ebpf::verifier::limit32;
@@ -147,6 +147,8 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         if options.bpf_log { (5, 128 << 10) } else { (0, 4096) };
     let (goroutines, lock_ring_bytes) =
         if options.go_locks { (limit32(GOROUTINES_MAX), RING_BYTES_MIN) } else { (1, 4096) };
+    let libc_probed = u32::from(options.libc_locks && options.off_cpu);
+    let marks = if libc_probed == 1 { limit32(MARKS_MAX) } else { 1 };
     let wake_bytes = u64::from(ring_bytes / 4);
     // A stack for each tick of a usual clock.
     let period_ns = 1_000_000_000 / u64::from(options.frequency_hz.max(1));
@@ -159,6 +161,7 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         .map_max_entries("FILTER", filter_entries)
         .map_max_entries("GOROUTINES", goroutines)
         .map_max_entries("LOCK_WAITS", lock_ring_bytes)
+        .map_max_entries("MARKS", marks)
         .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("TASK_STACK_OFFSET", &stack_offset, true)
@@ -172,6 +175,7 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         // In a PID namespace of its own this may be another process, which has fewer stacks of waits then.
         .override_global("AGENT_TGID", &std::process::id(), true)
         .override_global("WAIT_STACK_INTERVAL_NS", &wait_interval_ns, true)
+        .override_global("LIBC_PROBED", &libc_probed, true)
         .override_global("KERNEL_THREADS", &kernel_threads, true)
         .override_global("WAKE_BYTES", &wake_bytes, true)
         .override_global("STACK_INTERVAL_NS", &stack_interval_ns, true)

@@ -7,8 +7,10 @@ mod decode;
 mod error;
 mod go_locks;
 mod idle;
+mod libc_locks;
 mod lifecycle;
 mod loader;
+mod lock_counters;
 mod log;
 mod object;
 mod order;
@@ -18,15 +20,18 @@ mod raw;
 mod sampler;
 mod statistics;
 mod tables;
+mod user_probe;
 mod waits;
 
 pub(crate) use decode::until_nul;
 pub use error::BpfError;
-pub use go_locks::{Attached, LockProbes};
+pub use go_locks::LockProbes;
+pub use libc_locks::LibcProbes;
 pub use probe_cost::ProbeCost;
 pub use sampler::Sampler;
 pub use statistics::{CpuStatistics, Statistics, outcomes_of};
 pub use tables::{TableSizes, Tables, chunks_in, chunks_of};
+pub use user_probe::Attached;
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
@@ -59,6 +64,9 @@ pub struct Options {
     pub wait_stacks: WaitStacks,
     /// Waits for locks of Go programs are measured, where the kernel allows it (see [`Sampler::lock_probes`]).
     pub go_locks: bool,
+    /// Waits for locks of C libraries are told by probes, where waits are measured and the kernel allows it (see
+    /// [`Sampler::libc_probes`]).
+    pub libc_locks: bool,
     /// The programs write diagnostics to this process's log.
     pub bpf_log: bool,
     /// The whole log of the verifier where it refuses a program: megabytes, and minutes.
@@ -88,6 +96,7 @@ impl Default for Options {
             off_cpu: false,
             wait_stacks: WaitStacks::default(),
             go_locks: false,
+            libc_locks: false,
             bpf_log: false,
             verifier_log: false,
         }

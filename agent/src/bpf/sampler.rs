@@ -2,7 +2,9 @@
 
 use super::go_locks::{GoLocks, LockProbes};
 use super::idle::{self, IdleTime};
+use super::libc_locks::LibcProbes;
 use super::lifecycle::{self, Malformed};
+use super::lock_counters::Counted;
 use super::log::ProgramLog;
 use super::order::Order;
 use super::perf::{CpuClock, LifecycleRing, online_cpus};
@@ -15,7 +17,7 @@ use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL
 use agent_ebpf::limits::{
     RING_BYTES_FOR_STACKS, RING_BYTES_MAX, RING_BYTES_MIN, RING_BYTES_PER_SAMPLE, RING_SECONDS,
 };
-use agent_ebpf::{Counters, LockCounters, UserRegisters, WaitingThread};
+use agent_ebpf::{Counters, UserRegisters, WaitingThread};
 use aya::Ebpf;
 use aya::maps::{HashMap, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use rustix::event::epoll;
@@ -56,6 +58,8 @@ pub struct Sampler {
     /// When the filter was filled: from then on the programs add children by themselves.
     filtered_since: Option<MonotonicNs>,
     go_locks: Option<GoLocks>,
+    libc_locks: Option<LibcProbes>,
+    lock_counters: Counted,
     program_log: Option<ProgramLog>,
     /// Programs and their links: last, so that the clocks are gone before it.
     _ebpf: Ebpf,
@@ -83,6 +87,11 @@ impl Sampler {
         let program = loader::sampler(&mut ebpf, form)?;
         clocks.iter().try_for_each(|clock| clock.attach(program.as_fd()))?;
         let go_locks = if options.go_locks { load_go_locks(&mut ebpf) } else { None };
+        let libc_locks = if options.libc_locks && matches!(waits, Ok(true)) {
+            load_libc_locks(&mut ebpf)
+        } else {
+            None
+        };
         let tables = Tables::take(&mut ebpf, options.table_bytes_max)?;
         let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
         let (waits, waits_refused) = match waits {
@@ -114,6 +123,8 @@ impl Sampler {
             lifecycle_malformed: 0,
             filtered_since: None,
             go_locks,
+            libc_locks,
+            lock_counters: Counted::take(&mut ebpf)?,
             program_log: options.bpf_log.then(|| ProgramLog::open(&mut ebpf)).transpose()?,
             _ebpf: ebpf,
         };
@@ -210,6 +221,13 @@ impl Sampler {
         probes.inspect_err(|error| tracing::warn!(%error, "locks of Go are not probed")).ok()
     }
 
+    /// What attaches to the locks of C libraries; `None` if it was not asked for, or the kernel refuses it.
+    #[must_use]
+    pub fn libc_probes(&self) -> Option<LibcProbes> {
+        let probes = self.libc_locks.as_ref()?.again();
+        probes.inspect_err(|error| tracing::warn!(%error, "{LIBC_NOT_PROBED}")).ok()
+    }
+
     /// What was counted so far.
     ///
     /// # Errors
@@ -234,7 +252,7 @@ impl Sampler {
             lifecycle_malformed: self.lifecycle_malformed,
             waits: self.waits.as_ref().map(Waits::counters).transpose()?,
             waits_malformed: self.waits.as_ref().map_or(0, |waits| waits.malformed),
-            locks: self.go_locks.as_ref().map_or(Ok(LockCounters::default()), GoLocks::counters)?,
+            locks: self.lock_counters.read()?,
             cpus_not_sampled: self.cpus_not_sampled,
             waiting: self.order.len(),
         })
@@ -467,6 +485,14 @@ impl Sampler {
 fn load_go_locks(ebpf: &mut Ebpf) -> Option<GoLocks> {
     let loaded = GoLocks::load(ebpf);
     loaded.inspect_err(|error| tracing::warn!(%error, "locks of Go are not probed")).ok()
+}
+
+const LIBC_NOT_PROBED: &str = "locks of C libraries are not probed";
+
+/// A kernel that refuses these programs costs what they tell of waits, nothing else.
+fn load_libc_locks(ebpf: &mut Ebpf) -> Option<LibcProbes> {
+    let loaded = LibcProbes::load(ebpf);
+    loaded.inspect_err(|error| tracing::warn!(%error, "{LIBC_NOT_PROBED}")).ok()
 }
 
 /// What one look into the rings brought.

@@ -5,7 +5,7 @@ use agent::aggregate::{NameSources, NamingPatience, NamingThread, WindowWriter, 
 use agent::bpf::{FormChoice, WaitStacks};
 use agent::elf::LocalFiles;
 use agent::engine::{self, Control, EngineError, EngineOptions};
-use agent::options::{Form, SamplingOptions};
+use agent::options::{Form, LockProbes, SamplingOptions};
 use agent::symbolize::kernel::{KernelRegions, KernelSymbols};
 use agent::symbolize::perf_maps::PerfMaps;
 use anyhow::{Context as _, anyhow};
@@ -56,6 +56,7 @@ pub(crate) fn start(
         ring_bytes,
         bpf_log,
         allow_kernel,
+        lock_probes,
         unwind_table_bytes,
         ref unwind_table_cache,
     } = *options;
@@ -66,6 +67,7 @@ pub(crate) fn start(
         pids,
         off_cpu,
         wait_stacks,
+        lock_probes: lock_probes == LockProbes::Waiting,
         duration,
         preload,
         ring_bytes,

@@ -24,6 +24,7 @@ pub(crate) fn inspect(source: Source<'_>) -> Result<FileFacts, ForeignFileError>
         go_build_id: ids.go,
         htlhash: htlhash(source)?,
         runtime,
+        is_static: elf.segment(elf::PT_INTERP).is_none() && elf.segment(elf::PT_DYNAMIC).is_none(),
     })
 }
 

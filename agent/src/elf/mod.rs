@@ -71,6 +71,8 @@ pub struct FileFacts {
     pub htlhash: BuildId,
     /// Who runs the code.
     pub runtime: Runtime,
+    /// A program that needs no other file.
+    pub is_static: bool,
 }
 
 /// One name for an address, innermost (inlined) first.

@@ -2,7 +2,8 @@
 
 use crate::address::{Generation, Pid, Tid};
 use crate::bpf::{
-    BpfError, LockProbes, Record, Sampler, Statistics, TableId, Tables, ThreadReading, WalkMapping,
+    BpfError, LibcProbes, LockProbes, Record, Sampler, Statistics, TableId, Tables, ThreadReading,
+    WalkMapping,
 };
 use crate::clock::MonotonicNs;
 use crate::process::publish::{WalkTableError, WalkTables};
@@ -66,6 +67,11 @@ pub trait Sampling {
         None
     }
 
+    /// What attaches to the locks of C libraries, where the kernel takes it.
+    fn libc_probes(&self) -> Option<LibcProbes> {
+        None
+    }
+
     /// Kernel memory of fixed size, bytes.
     fn map_bytes(&self) -> u64;
 }
@@ -113,6 +119,10 @@ impl Sampling for Sampler {
 
     fn lock_probes(&self) -> Option<LockProbes> {
         Self::lock_probes(self)
+    }
+
+    fn libc_probes(&self) -> Option<LibcProbes> {
+        Self::libc_probes(self)
     }
 
     fn map_bytes(&self) -> u64 {

@@ -57,6 +57,8 @@ pub struct EngineOptions {
     pub off_cpu: bool,
     /// Of how many waits the stack is taken.
     pub wait_stacks: crate::bpf::WaitStacks,
+    /// Then the waiting paths of locks are probed.
+    pub lock_probes: bool,
     /// Form of the programs.
     pub form: crate::bpf::FormChoice,
     /// Size of the ring buffer, bytes; `None`: by CPUs and frequency.
@@ -86,6 +88,7 @@ impl Default for EngineOptions {
             proc_root: PathBuf::from("/proc"),
             ignore_kernel_defects: false,
             off_cpu: false,
+            lock_probes: true,
             wait_stacks: crate::bpf::WaitStacks::default(),
             form: crate::bpf::FormChoice::default(),
             ring_bytes: None,
@@ -195,7 +198,8 @@ fn run_first(
         table_bytes_max: options.table_bytes_max,
         off_cpu: options.off_cpu,
         wait_stacks: options.wait_stacks,
-        go_locks: options.off_cpu,
+        go_locks: options.off_cpu && options.lock_probes,
+        libc_locks: options.off_cpu && options.lock_probes,
         ..bpf::Options::default()
     })?;
     if let Some(error) = sampler.waits_refused() {

@@ -1,6 +1,6 @@
 //! The loop itself: existing processes first, then records as they come, a window every few seconds.
 
-use self::locks::{GoLockCounts, GoLocks};
+use self::locks::{LockCounts, Locks};
 use self::needs::Needs;
 use super::held::{Held, HeldCounts};
 use super::kernel_side::Sampling;
@@ -50,8 +50,8 @@ pub struct EngineCounts {
     pub tables: PublishCounts,
     /// Threads that wait.
     pub off_cpu: OffCpuCounts,
-    /// Locks of Go.
-    pub locks: GoLockCounts,
+    /// Probed locks.
+    pub locks: LockCounts,
     /// What the programs of waits counted, when the last window ended.
     pub waits: WaitCounters,
     /// Perf maps.
@@ -80,7 +80,7 @@ pub struct Engine {
     host: Arc<dyn Host>,
     files: Arc<Files>,
     looks: Arc<Looks>,
-    locks: GoLocks,
+    locks: Locks,
     cache: Option<Arc<TableCache>>,
     sampler: Box<dyn Sampling>,
     tables: Box<dyn WalkTables>,
@@ -166,7 +166,7 @@ impl Engine {
             },
             options: options.clone(),
             host,
-            locks: GoLocks::start(sampler.as_ref(), &files),
+            locks: Locks::start(sampler.as_ref(), &files),
             files,
             looks,
             cache,

@@ -9,6 +9,13 @@ pub const PROBED_FUNCTION_BYTES_MAX: u64 = 16 << 10;
 /// Returns of a function that is probed: those of Go's semaphores have one.
 pub const PROBED_RETURNS_MAX: usize = 4;
 
+/// Bytes of code of a C library, or of a program that one is linked into, that are searched: glibc has 1.6 MB.
+pub const PROBED_CODE_BYTES_MAX: u64 = 32 << 20;
+/// Bytes of its call frame information: glibc has 160 KB.
+pub const PROBED_FRAME_BYTES_MAX: u64 = 8 << 20;
+/// Calls of one waiting function that are probed: glibc 2.36 has 8, each takes 7 ms to attach.
+pub const PROBED_CALLS_MAX: usize = 32;
+
 /// Go programs that are probed at one time, three functions each: a host that runs as many has other cares.
 pub const PROBED_FILES_MAX: usize = 1024;
 /// Programs that wait to be probed; the rest is asked again when the window ends.

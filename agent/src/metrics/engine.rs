@@ -17,9 +17,12 @@ use std::time::Duration;
 pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 23] = [
+const NOW: [Figure; 24] = [
     ("go_programs_probed", "Go programs whose locks are probed", |counts| {
         counts.locks.probes.programs
+    }),
+    ("libc_files_probed", "C libraries whose locks are probed", |counts| {
+        counts.locks.probes.libraries
     }),
     ("cpus_not_sampled", "CPUs that came online and could not be sampled", |counts| {
         counts.cpus_not_sampled
@@ -64,11 +67,17 @@ const NOW: [Figure; 23] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 73] = [
+const SINCE_START: [Figure; 75] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
         counts.locks.probes.failed
     }),
     ("lock_probe_hits", "Times that a goroutine met a probe", |counts| counts.locks.programs.hits),
+    ("libc_lock_probe_hits", "Waits for locks of C libraries that met a probe", |counts| {
+        counts.locks.programs.marked
+    }),
+    ("libc_lock_marks_refused", "Such waits that found no room", |counts| {
+        counts.locks.programs.marks_refused
+    }),
     (
         "lock_probe_pauses",
         "Times that probes were taken away because they cost too much",

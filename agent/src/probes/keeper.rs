@@ -1,34 +1,38 @@
-//! Keeps the locks of every Go program probed, as long as a process maps it: a probe holds its file, and with it the
-//! file system. Looking into a program and attaching take milliseconds to seconds, so a thread does it.
+//! Keeps the locks of every Go program and of every C library probed, as long as a process maps it: a probe holds its
+//! file, and with it the file system. Looking into a file and attaching take milliseconds to seconds, so a thread does it.
 
 use super::go::lock_functions;
+use super::libc::{WaitingCall, waiting_calls};
 use crate::address::FileId;
-use crate::bpf::{Attached, BpfError, LockProbes, ProbeCost};
+use crate::bpf::{Attached, BpfError, LibcProbes, LockProbes, ProbeCost};
 use crate::elf::ForeignFileError;
 use crate::engine::OpenFiles;
 use crate::limits::{PROBE_ORDERS_MAX, PROBED_FILES_MAX};
-use crate::process::files::Files;
+use crate::process::files::{Files, LockOwner};
 use hashbrown::HashMap;
+use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
 
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
-    /// Programs whose locks are probed now.
+    /// Go programs whose locks are probed now.
     pub programs: u64,
-    /// Programs that have no locks to probe.
+    /// C libraries whose locks are probed now, those in programs that are linked statically included.
+    pub libraries: u64,
+    /// Files that have no locks to probe.
     pub without: u64,
-    /// Programs that could not be probed.
+    /// Files that could not be probed.
     pub failed: u64,
-    /// Times that the probes of a program were taken away because they were met too often.
+    /// Times that the probes of a file were taken away because they were met too often.
     pub over_budget: u64,
-    /// What a hit costs whoever meets it, nanoseconds; 0 as long as that is not measured.
-    pub cost_ns: u64,
-    /// Hits by which it was measured.
-    pub own_hits: u64,
+    /// What a hit in a Go program costs whoever meets it; 0 as long as that is not measured.
+    pub go: ProbeCost,
+    /// What one in a C library costs.
+    pub libc: ProbeCost,
 }
 
 /// The engine's end.
@@ -37,14 +41,15 @@ pub struct LockKeeper {
     counts: Arc<Counts>,
     /// Files up to this one were looked at.
     seen: u32,
-    /// Go programs.
-    programs: HashMap<FileId, Program>,
+    /// Files with locks.
+    probed: HashMap<FileId, Probed>,
     over_budget: u64,
 }
 
-/// A Go program.
-#[derive(Clone, Copy, Debug, Default)]
-struct Program {
+/// A file with locks.
+#[derive(Clone, Copy, Debug)]
+struct Probed {
+    owner: LockOwner,
     /// It was ordered to be probed.
     ordered: bool,
     /// Windows for which it is left alone, because its probes cost too much.
@@ -54,15 +59,34 @@ struct Program {
 #[derive(Debug, Default)]
 struct Counts {
     programs: AtomicU64,
+    libraries: AtomicU64,
     without: AtomicU64,
     failed: AtomicU64,
-    cost_ns: AtomicU64,
-    own_hits: AtomicU64,
+    go: Cost,
+    libc: Cost,
+}
+
+#[derive(Debug, Default)]
+struct Cost {
+    ns: AtomicU64,
+    hits: AtomicU64,
+}
+
+impl Cost {
+    fn store(&self, cost: ProbeCost) {
+        self.ns.store(cost.ns, Ordering::Relaxed);
+        self.hits.store(cost.hits, Ordering::Relaxed);
+    }
+
+    fn load(&self) -> ProbeCost {
+        let Self { ns, hits } = self;
+        ProbeCost { ns: ns.load(Ordering::Relaxed), hits: hits.load(Ordering::Relaxed) }
+    }
 }
 
 #[derive(Debug)]
 enum Order {
-    Probe(FileId),
+    Probe(FileId, LockOwner),
     Leave(FileId),
 }
 
@@ -77,13 +101,14 @@ impl LockKeeper {
     ///
     /// # Errors
     /// If the kernel gives no thread.
-    pub fn start(probes: LockProbes, files: Arc<dyn OpenFiles>) -> std::io::Result<Self> {
+    pub fn start(probes: Probes, files: Arc<dyn OpenFiles>) -> std::io::Result<Self> {
         let (orders, received) = sync_channel(PROBE_ORDERS_MAX);
         let counts = Arc::<Counts>::default();
-        let work = Work { probes, files, counts: Arc::clone(&counts), attached: HashMap::new() };
+        let (attached, unfinished) = Default::default();
+        let work = Work { probes, files, counts: Arc::clone(&counts), attached, unfinished };
         let thread = std::thread::Builder::new().name("probes".to_owned());
         thread.spawn(move || work.run(&received))?;
-        Ok(Self { orders, counts, seen: 0, programs: HashMap::new(), over_budget: 0 })
+        Ok(Self { orders, counts, seen: 0, probed: HashMap::new(), over_budget: 0 })
     }
 
     /// What happened so far.
@@ -91,19 +116,20 @@ impl LockKeeper {
     pub fn counts(&self) -> ProbeCounts {
         ProbeCounts {
             programs: self.counts.programs.load(Ordering::Relaxed),
+            libraries: self.counts.libraries.load(Ordering::Relaxed),
             without: self.counts.without.load(Ordering::Relaxed),
             failed: self.counts.failed.load(Ordering::Relaxed),
             over_budget: self.over_budget,
-            cost_ns: self.counts.cost_ns.load(Ordering::Relaxed),
-            own_hits: self.counts.own_hits.load(Ordering::Relaxed),
+            go: self.counts.go.load(),
+            libc: self.counts.libc.load(),
         }
     }
 
-    /// Has new programs probed. Cheap: called whenever records were read.
+    /// Has new files probed. Cheap: called whenever records were read.
     pub fn look(&mut self, files: &Files) {
-        for id in files.new_go_programs(&mut self.seen) {
-            if self.programs.len() < PROBED_FILES_MAX {
-                self.programs.insert(id, Program::default());
+        for (id, owner) in files.new_with_locks(&mut self.seen) {
+            if self.probed.len() < PROBED_FILES_MAX {
+                self.probed.insert(id, Probed { owner, ordered: false, pause: 0 });
                 self.order(id, true);
             }
         }
@@ -111,38 +137,47 @@ impl LockKeeper {
 
     /// Has what nobody maps any more left alone, and what is mapped again probed. Called once per window.
     pub fn tidy(&mut self, files: &Files) {
-        let ids: Vec<FileId> = self.programs.keys().copied().collect();
+        let ids: Vec<FileId> = self.probed.keys().copied().collect();
         for id in ids {
-            let pause = self.programs.get_mut(&id).map_or(0, |program| {
-                program.pause = program.pause.saturating_sub(1);
-                program.pause
+            let pause = self.probed.get_mut(&id).map_or(0, |probed| {
+                probed.pause = probed.pause.saturating_sub(1);
+                probed.pause
             });
             match files.is_mapped(id) {
                 Some(mapped) => self.order(id, mapped && pause == 0),
                 None => {
                     self.order(id, false);
-                    self.programs.remove(&id);
+                    self.probed.remove(&id);
                 }
             }
         }
     }
 
-    /// Leaves a program alone for so many windows: its probes were met so often that they cost more than they may.
+    /// Leaves a file alone for so many windows: its probes were met so often that they cost more than they may.
     pub fn pause(&mut self, id: FileId, windows: u32) {
-        if let Some(program) = self.programs.get_mut(&id) {
-            program.pause = windows;
+        if let Some(probed) = self.probed.get_mut(&id) {
+            probed.pause = windows;
             self.over_budget += 1;
             self.order(id, false);
         }
     }
 
+    /// Leaves all C libraries alone for so many windows.
+    pub fn pause_libraries(&mut self, windows: u32) {
+        let is_library = |(id, it): (&FileId, &Probed)| {
+            (it.owner == LockOwner::Libc && it.ordered).then_some(*id)
+        };
+        let ids: Vec<FileId> = self.probed.iter().filter_map(is_library).collect();
+        ids.into_iter().for_each(|id| self.pause(id, windows));
+    }
+
     fn order(&mut self, id: FileId, probe: bool) {
-        let Some(program) = self.programs.get_mut(&id).filter(|it| it.ordered != probe) else {
+        let Some(probed) = self.probed.get_mut(&id).filter(|it| it.ordered != probe) else {
             return;
         };
-        let order = if probe { Order::Probe(id) } else { Order::Leave(id) };
+        let order = if probe { Order::Probe(id, probed.owner) } else { Order::Leave(id) };
         match self.orders.try_send(order) {
-            Ok(()) => program.ordered = probe,
+            Ok(()) => probed.ordered = probe,
             // The next window asks again.
             Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => {
@@ -152,15 +187,34 @@ impl LockKeeper {
     }
 }
 
-/// The thread's end.
-struct Work {
-    probes: LockProbes,
-    files: Arc<dyn OpenFiles>,
-    counts: Arc<Counts>,
-    attached: HashMap<FileId, Attached>,
+/// What attaches to the locks of Go and of C libraries, as far as the kernel takes it.
+#[derive(Debug, Default)]
+pub struct Probes {
+    /// Of Go.
+    pub go: Option<LockProbes>,
+    /// Of C libraries.
+    pub libc: Option<LibcProbes>,
 }
 
-/// Why a program is not probed.
+/// A C library that is being probed, place by place: a host has many processes that map it, and each place waits for all of
+/// them.
+struct Unfinished {
+    id: FileId,
+    calls: Vec<WaitingCall>,
+    attached: Attached,
+}
+
+/// The thread's end.
+struct Work {
+    probes: Probes,
+    files: Arc<dyn OpenFiles>,
+    counts: Arc<Counts>,
+    attached: HashMap<FileId, (LockOwner, Attached)>,
+    /// The first one is being probed.
+    unfinished: VecDeque<Unfinished>,
+}
+
+/// Why a file is not probed.
 #[derive(Debug, thiserror::Error)]
 enum ProbeError {
     #[error("nobody has the file any more")]
@@ -172,52 +226,120 @@ enum ProbeError {
 }
 
 impl Work {
-    /// Measures what a probe costs: nobody is probed before that is known.
-    fn measure(&self) -> bool {
-        match self.probes.cost_ns() {
-            Ok(ProbeCost { ns, hits }) => {
-                self.counts.cost_ns.store(ns, Ordering::Relaxed);
-                self.counts.own_hits.store(hits, Ordering::Relaxed);
-                tracing::info!(cost_ns = ns, "locks of Go are probed");
-                true
-            }
-            Err(error) => {
-                tracing::warn!(%error, "locks of Go are not probed: what a probe costs is not known");
-                false
-            }
+    /// Measures what probes cost: nobody is probed before that is known.
+    fn measure(&mut self) {
+        let Self { probes: Probes { go, libc }, counts, .. } = self;
+        if !go.as_ref().is_none_or(|probes| measured("Go", probes.cost_ns(), &counts.go)) {
+            *go = None;
+        }
+        let libraries = "C libraries";
+        if !libc.as_ref().is_none_or(|probes| measured(libraries, probes.cost_ns(), &counts.libc)) {
+            *libc = None;
         }
     }
 
     fn run(mut self, orders: &Receiver<Order>) {
-        if !self.measure() {
-            return;
-        }
-        while let Ok(order) = orders.recv() {
+        self.measure();
+        loop {
+            // Go programs do not wait for C libraries, which have more places.
+            let order = if self.unfinished.is_empty() {
+                orders.recv().map_err(|_over| TryRecvError::Disconnected)
+            } else {
+                orders.try_recv()
+            };
             match order {
-                Order::Leave(id) => drop(self.attached.remove(&id)),
-                Order::Probe(id) => match self.probe(id) {
-                    Ok(Some(attached)) => {
-                        self.attached.insert(id, attached);
-                    }
-                    Ok(None) => {
-                        self.counts.without.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) => {
-                        self.counts.failed.fetch_add(1, Ordering::Relaxed);
-                        tracing::debug!(?id, %error, "a Go program is not probed");
-                    }
-                },
+                Ok(order) => self.obey(order),
+                Err(TryRecvError::Empty) => self.go_on(),
+                Err(TryRecvError::Disconnected) => break,
             }
-            self.counts.programs.store(self.attached.len() as u64, Ordering::Relaxed);
+            let of = |owner| self.attached.values().filter(|(it, _)| *it == owner).count() as u64;
+            self.counts.programs.store(of(LockOwner::Go), Ordering::Relaxed);
+            self.counts.libraries.store(of(LockOwner::Libc), Ordering::Relaxed);
         }
     }
 
-    fn probe(&self, id: FileId) -> Result<Option<Attached>, ProbeError> {
+    fn obey(&mut self, order: Order) {
+        let (id, done) = match order {
+            Order::Leave(id) => {
+                self.unfinished.retain(|it| it.id != id);
+                drop(self.attached.remove(&id));
+                return;
+            }
+            Order::Probe(id, LockOwner::Go) => (id, self.probe_go(id)),
+            Order::Probe(id, LockOwner::Libc) => (id, self.look_for_calls(id)),
+        };
+        match done {
+            Ok(true) => {}
+            Ok(false) => {
+                self.counts.without.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(error) => self.fail(id, &error),
+        }
+    }
+
+    fn fail(&self, id: FileId, error: &ProbeError) {
+        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(?id, %error, "the locks of a file are not probed");
+    }
+
+    /// False if there is nothing to probe.
+    fn probe_go(&mut self, id: FileId) -> Result<bool, ProbeError> {
+        let Some(probes) = &self.probes.go else { return Ok(false) };
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let functions = lock_functions(file.as_fd())?;
         if functions.is_empty() {
-            return Ok(None);
+            return Ok(false);
         }
-        Ok(Some(self.probes.attach(file.as_fd(), &functions)?))
+        let attached = probes.attach(file.as_fd(), &functions)?;
+        self.attached.insert(id, (LockOwner::Go, attached));
+        Ok(true)
+    }
+
+    /// Finds where a C library is to be probed; false if there is nothing.
+    fn look_for_calls(&mut self, id: FileId) -> Result<bool, ProbeError> {
+        if self.probes.libc.is_none() {
+            return Ok(false);
+        }
+        let file = self.files.open(id).ok_or(ProbeError::Gone)?;
+        let calls = waiting_calls(file.as_fd())?;
+        if calls.is_empty() {
+            return Ok(false);
+        }
+        self.unfinished.push_back(Unfinished { id, calls, attached: Attached::default() });
+        Ok(true)
+    }
+
+    /// Probes the next place of the first unfinished library.
+    fn go_on(&mut self) {
+        let Some(mut unfinished) = self.unfinished.pop_front() else { return };
+        let Some(call) = unfinished.calls.pop() else {
+            let Unfinished { id, attached, .. } = unfinished;
+            self.attached.insert(id, (LockOwner::Libc, attached));
+            return;
+        };
+        let mut attach = || -> Result<(), ProbeError> {
+            let Some(probes) = &self.probes.libc else { return Ok(()) };
+            let file = self.files.open(unfinished.id).ok_or(ProbeError::Gone)?;
+            Ok(probes.attach(file.as_fd(), call, &mut unfinished.attached)?)
+        };
+        match attach() {
+            Ok(()) => self.unfinished.push_front(unfinished),
+            Err(error) => self.fail(unfinished.id, &error),
+        }
+    }
+}
+
+/// Keeps what a probe was found to cost; false if that is not known.
+fn measured(whose: &str, cost: Result<ProbeCost, BpfError>, to: &Cost) -> bool {
+    match cost {
+        Ok(cost) => {
+            to.store(cost);
+            tracing::info!(cost_ns = cost.ns, "locks of {whose} are probed");
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, "locks of {whose} are not probed: what a probe costs is not known");
+            false
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! Goal: probes lie where the code is. Method: programs built here, their functions as `nm` lists them.
 
 use super::go::lock_functions;
-use super::libc::{LibcWait, lock_wait};
+use super::libc::{WaitingCall, waiting_calls};
+use agent_ebpf::LockForm;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::process::Command;
@@ -95,6 +96,20 @@ fn by_debug_file(library: &Path, function: &str) -> Option<u64> {
     u64::from_str_radix(line.split(' ').next()?, 16).ok()
 }
 
+/// The function that a call at this place of a file calls. In these files addresses of code are offsets.
+fn called(file: &Path, place: u64, base: u64) -> u64 {
+    let mut call = [0; 5];
+    let opened = std::fs::File::open(file).unwrap();
+    std::os::unix::fs::FileExt::read_exact_at(&opened, &mut call, place).unwrap();
+    assert_eq!(call[0], 0xe8, "{}: no call at {place:#x}", file.display());
+    let offset = i32::from_le_bytes(call[1..].try_into().unwrap());
+    (base + place + 5).wrapping_add_signed(offset.into())
+}
+
+fn found(file: &Path) -> Vec<WaitingCall> {
+    waiting_calls(std::fs::File::open(file).unwrap().as_fd()).unwrap()
+}
+
 #[test]
 fn the_c_library_of_this_host_says_where_it_waits() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -108,34 +123,76 @@ fn the_c_library_of_this_host_says_where_it_waits() {
         println!("skipped: this test is linked statically");
         return;
     };
-    let found = lock_wait(std::fs::File::open(path).unwrap().as_fd()).unwrap();
-    let Some(LibcWait::Glibc(place)) = found else { panic!("{path}: {found:?}") };
-    match by_debug_file(Path::new(path), "__lll_lock_wait") {
-        Some(expected) => assert_eq!(place.0, expected, "{path}"),
-        None => println!("skipped: no separate symbols of {path}"),
+    let path = Path::new(path);
+    let found = found(path);
+    for (form, name) in [
+        (LockForm::GlibcMutex, "__lll_lock_wait"),
+        (LockForm::GlibcRwLock, "__GI___futex_abstimed_wait64"),
+    ] {
+        let targets: std::collections::BTreeSet<u64> = found
+            .iter()
+            .filter(|call| call.form == form)
+            .map(|call| called(path, call.place.0, 0))
+            .collect();
+        eprintln!("figure: {form:?}: {} calls of {targets:x?}", found.len());
+        assert_eq!(targets.len(), 1, "{form:?}: {found:x?}");
+        match by_debug_file(path, name) {
+            Some(expected) => assert!(targets.contains(&expected), "{form:?}: {expected:#x}"),
+            None => println!("skipped: no separate symbol {name} of {}", path.display()),
+        }
+    }
+}
+
+/// A program without names, and the same one with them.
+#[test]
+fn a_c_library_in_a_program_says_where_it_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("main.c");
+    let text = "#include <pthread.h>\n#include <stdio.h>\npthread_mutex_t m = PTHREAD_MUTEX_INITIALIZER;\n\
+                int main(void) { pthread_mutex_lock(&m); return puts(\"\"); }\n";
+    std::fs::write(&source, text).unwrap();
+    let build = |name: &str, flags: &[&str]| {
+        let file = folder.path().join(name);
+        let mut command = Command::new("gcc");
+        command.args(["-O2", "-static", "-no-pie", "-pthread"]).args(flags).arg("-o").arg(&file);
+        let status = command.arg(&source).status().ok()?;
+        status.success().then_some(file)
+    };
+    let (Some(plain), Some(stripped)) = (build("plain", &[]), build("stripped", &["-s"])) else {
+        println!("skipped: no compiler that links statically");
+        return;
+    };
+    let names = Command::new("nm").arg(&plain).output().unwrap();
+    let names = String::from_utf8_lossy(&names.stdout).into_owned();
+    let line = names.lines().find(|line| line.ends_with(" T __lll_lock_wait")).unwrap();
+    let expected = u64::from_str_radix(line.split(' ').next().unwrap(), 16).unwrap();
+    let found = found(&stripped);
+    assert!(!found.is_empty());
+    for call in found {
+        assert_eq!(called(&stripped, call.place.0, 0x40_0000), expected, "{call:x?}");
     }
 }
 
 #[test]
 fn musl_says_where_it_waits() {
     let path = Path::new("/lib/ld-musl-x86_64.so.1");
-    let Ok(file) = std::fs::File::open(path) else {
+    if !path.exists() {
         println!("skipped: no musl");
         return;
-    };
-    let found = lock_wait(file.as_fd()).unwrap();
-    let Some(LibcWait::Musl(place)) = found else { panic!("{found:?}") };
-    // It begins like a function: no return in front of its first call, and behind padding or a return.
-    let mut before = [0];
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut before, place.0 - 1).unwrap();
-    assert!([0x90, 0xc3, 0xcc, 0x00, 0x66].contains(&before[0]), "{before:x?} before {place:?}");
+    }
+    let found = found(path);
+    let of = |form| found.iter().filter(|call| call.form == form).count();
+    let forms = [LockForm::MuslMutex, LockForm::MuslRwLock].map(of);
+    assert!(forms[0] >= 1 && forms[1] >= 2, "{found:x?}");
+    let targets: std::collections::BTreeSet<u64> =
+        found.iter().map(|call| called(path, call.place.0, 0)).collect();
+    assert_eq!(targets.len(), 1, "{found:x?}");
 }
 
 #[test]
 fn what_is_no_c_library_has_no_place() {
-    let own = std::fs::File::open("/proc/self/exe").unwrap();
-    assert_eq!(lock_wait(own.as_fd()).unwrap(), None);
+    assert_eq!(found(Path::new("/proc/self/exe")), []);
     let mut broken = tempfile::tempfile().unwrap();
     std::io::Write::write_all(&mut broken, b"\x7fELF").unwrap();
-    assert!(lock_wait(broken.as_fd()).is_err());
+    assert!(waiting_calls(broken.as_fd()).is_err());
 }

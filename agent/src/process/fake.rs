@@ -222,6 +222,7 @@ impl ForeignFiles for FakeFiles {
             gnu_build_id: BuildId::new(path.as_bytes()), // none for a long path
             go_build_id: None,
             htlhash: BuildId::new(&[1]).unwrap(),
+            is_static: false,
             runtime,
         })
     }

@@ -77,6 +77,29 @@ pub struct FileCounts {
     pub embedded_left_out: u64,
 }
 
+/// Whose locks a file may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockOwner {
+    /// Go's package sync.
+    Go,
+    /// A C library: the file is one, or a program that may have one linked into it.
+    Libc,
+}
+
+impl LockOwner {
+    fn of(file: &MappedFile) -> Option<Self> {
+        /// glibc, where its threads were until 2.33, and musl.
+        const NAMES: [&str; 5] = ["libc.so", "libc-2.", "libpthread", "ld-musl-", "libc.musl-"];
+        let facts = file.facts.as_ref()?;
+        if facts.runtime == Runtime::Go {
+            return Some(Self::Go);
+        }
+        let name = path::file_name(&file.path);
+        let is_library = NAMES.iter().any(|known| name.starts_with(known));
+        (is_library || facts.is_static).then_some(Self::Libc)
+    }
+}
+
 /// All files. Shared with the thread that names: it asks for descriptors.
 pub struct Files {
     host: Arc<dyn Host>,
@@ -169,15 +192,14 @@ impl Files {
         }
     }
 
-    /// Go programs among the files that came after the `seen`th, which moves on.
-    pub(crate) fn new_go_programs(&self, seen: &mut u32) -> Vec<FileId> {
+    /// Files that may have locks to probe, among those that came after the `seen`th, which moves on.
+    pub(crate) fn new_with_locks(&self, seen: &mut u32) -> Vec<(FileId, LockOwner)> {
         let state = self.state();
-        let is_go = |id: &FileId| {
-            let file = state.entries.get(id).and_then(|entry| entry.file.as_ref());
-            let facts = file.and_then(|file| file.facts.as_ref());
-            facts.is_some_and(|facts| facts.runtime == Runtime::Go)
+        let owner = |id: FileId| {
+            let file = state.entries.get(&id).and_then(|entry| entry.file.as_ref())?;
+            Some((id, LockOwner::of(file)?))
         };
-        let new = (*seen..state.next_id).map(FileId).filter(is_go).collect();
+        let new = (*seen..state.next_id).map(FileId).filter_map(owner).collect();
         *seen = state.next_id;
         new
     }

@@ -1,5 +1,6 @@
 //! What a thread that was switched out waits for: told by the functions on its stack ([`rules`]), where none
-//! says it by the word that a futex wait expects ([`word`]), and otherwise by the system call ([`system_call`]).
+//! says it by a probe of the C library that it met, by the word that a futex wait expects ([`word`]), and otherwise by
+//! the system call ([`system_call`]).
 //! Pure: names and numbers in, an answer out.
 
 mod owner;
@@ -13,6 +14,7 @@ pub use owner::Owners;
 pub use system_call::{Machine, SystemCall, class_of_system_call};
 
 use crate::address::{AbsAddr, Tid};
+use agent_ebpf::LockForm;
 use owner::OwnerPlace;
 
 /// What a wait is for.
@@ -113,6 +115,8 @@ pub enum ToldBy {
     Rule,
     /// By what the futex wait expects.
     Word,
+    /// By a probe of the C library.
+    Probe,
 }
 
 /// A lock that is waited for.
@@ -140,6 +144,21 @@ pub struct Wait {
 impl Wait {
     const fn of(reason: WaitReason) -> Self {
         Self { reason, lock: None }
+    }
+
+    /// A lock of which no more is known.
+    #[must_use]
+    pub const fn of_some_lock() -> Self {
+        let kind = LockKind::Unknown;
+        let lock = LockWait { kind, address: None, owner: None, told_by: ToldBy::Probe };
+        Self { reason: WaitReason::Lock, lock: Some(lock) }
+    }
+
+    /// What a probe says of a lock, at the word that is waited on.
+    fn of_form(form: LockForm, futex: Option<system_call::Futex>, owners: Owners) -> Self {
+        let told = Self::of_lock(rules::RuleLock::of(form), futex, owners);
+        let lock = told.lock.map(|lock| LockWait { told_by: ToldBy::Probe, ..lock });
+        Self { lock, ..told }
     }
 
     /// What a rule says of a lock, at the word that is waited on.
@@ -176,6 +195,8 @@ pub struct WaitFacts<'a> {
     pub user: &'a [WaitFrame<'a>],
     /// Who may hold the lock.
     pub owners: Owners,
+    /// The form of the lock, if a probe told that the thread waits for one.
+    pub form: Option<LockForm>,
 }
 
 /// Says what the wait is for.
@@ -190,7 +211,12 @@ pub fn tell(facts: &WaitFacts<'_>) -> Wait {
     }
     let futex = facts.system_call.and_then(SystemCall::futex);
     let glibc = facts.user.first().is_some_and(|leaf| rules::is_glibc(leaf.file));
-    match (rules::find(facts.user), futex) {
+    let found = rules::find(facts.user);
+    // A rule knows what the lock is part of, but a stack may name none, or less than the probe.
+    if let Some(form) = facts.form.filter(|_| found.is_none_or(|it| it.told.lock.is_none())) {
+        return Wait::of_form(form, futex, facts.owners);
+    }
+    match (found, futex) {
         (Some(found), Some(futex)) if found.told.reason == WaitReason::Condvar => {
             // After a signal the mutex is taken again, by a function that a stripped glibc does not name.
             let again = word::CONTENDED == futex.expected && word::WAIT == futex.operation;

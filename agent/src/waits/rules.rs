@@ -5,6 +5,7 @@ use super::system_call::Futex;
 use super::{LockKind, WaitFrame, WaitReason};
 use crate::address::AbsAddr;
 use crate::limits::WAIT_FRAMES_MAX;
+use agent_ebpf::LockForm;
 use hashbrown::HashMap;
 use std::sync::LazyLock;
 
@@ -41,6 +42,21 @@ pub(super) struct RuleLock {
     pub(super) word: Word,
     /// Where it keeps its holder, if it does.
     pub(super) owner: Option<OwnerPlace>,
+}
+
+impl RuleLock {
+    /// What is known of a lock of that form, without a rule.
+    pub(super) const fn of(form: LockForm) -> Self {
+        let (kind, word, owner) = match form {
+            LockForm::GlibcMutex => (LockKind::Mutex, Word::At(0), Some(OwnerPlace::GlibcMutex)),
+            LockForm::GlibcRwLock => {
+                (LockKind::RwLock, Word::GlibcRwLock, Some(OwnerPlace::GlibcWriter))
+            }
+            LockForm::MuslMutex => (LockKind::Mutex, Word::At(4), Some(OwnerPlace::Word)),
+            LockForm::MuslRwLock => (LockKind::RwLock, Word::At(0), None),
+        };
+        Self { kind, word, owner }
+    }
 }
 
 /// Where the futex word lies in the lock.

@@ -34,8 +34,8 @@ pub struct SystemCall {
 impl From<&WaitFacts> for SystemCall {
     /// The one that the kernel side found a thread in.
     fn from(facts: &WaitFacts) -> Self {
-        let WaitFacts { syscall: number, arguments: [first, second, third, _], .. } = *facts;
-        Self { machine: Machine::THIS, number, arguments: [first, second, third] }
+        let WaitFacts { syscall: number, arguments, .. } = *facts;
+        Self { machine: Machine::THIS, number, arguments }
     }
 }
 

@@ -6,8 +6,8 @@ use super::{
     LockKind, Machine, Owners, SystemCall, ToldBy, Wait, WaitFacts, WaitFrame, WaitReason, tell,
 };
 use crate::address::{AbsAddr, Tid};
-use agent_ebpf::WaitClass;
 use agent_ebpf::wait::{LockWords, SYSCALL_CLASSES};
+use agent_ebpf::{LockForm, WaitClass};
 use std::collections::BTreeSet;
 
 const FIXTURES: &str = include_str!("fixtures.tsv");
@@ -277,6 +277,34 @@ fn the_holder_is_where_the_lock_keeps_it() {
     check(&[("__timedwait", ""), ("pthread_mutex_timedlock", "")], 0x80, 3, 0x1004, &[11]);
     check(&[("std::sys::sync::mutex::futex::Mutex::lock_contended", "")], 0x89, 2, 0x1000, &[]);
     check(&[("pthread_cond_wait", libc)], 0x80, 8, 0x1000, &[]);
+}
+
+#[test]
+fn a_probe_tells_what_no_name_does() {
+    let words = LockWords([11, 0, 12, 13, 14, 0, 16, 0]);
+    let check =
+        |form, user: &[(&str, &str)], (word, expected): (u64, u64), shown_as: &str, owner| {
+            let call = x86(202, [word, 0x80, expected]);
+            let user: Vec<WaitFrame<'_>> =
+                user.iter().map(|&(name, file)| frame(name, file)).collect();
+            let owners = Owners::of(call, &words).threads(|number| Some(Tid(number)));
+            let system_call = Some(call);
+            let facts = WaitFacts { system_call, user: &user, owners, form, ..Default::default() };
+            let told = tell(&facts);
+            assert_eq!(shown(told), shown_as, "{form:?} {user:?}");
+            assert_eq!(told.lock.and_then(|lock| lock.owner).map(|tid| tid.0), owner, "{form:?}");
+        };
+    let nameless = &[("", "program"), ("", "program")];
+    check(Some(LockForm::GlibcMutex), nameless, (0x1000, 2), "lock mutex 0x1000", Some(12));
+    check(Some(LockForm::GlibcRwLock), nameless, (0x1008, 3), "lock rwlock 0x1000", Some(14));
+    check(Some(LockForm::MuslMutex), nameless, (0x1004, 5), "lock mutex 0x1000", Some(11));
+    check(Some(LockForm::MuslRwLock), nameless, (0x1000, 5), "lock rwlock 0x1000", None);
+    check(None, nameless, (0x1000, 2), "futex - -", None);
+    // The mutex of a condition variable is taken again; a rule knows of what the lock is part.
+    let wait = &[("", "libc.so.6"), ("pthread_cond_wait", "libc.so.6")];
+    check(Some(LockForm::GlibcMutex), wait, (0x1000, 2), "lock mutex 0x1000", Some(12));
+    let once = &[("pthread_once", "libc.so.6")];
+    check(Some(LockForm::GlibcMutex), once, (0x1000, 2), "lock unknown 0x1000", None);
 }
 
 #[test]

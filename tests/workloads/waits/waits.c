@@ -152,6 +152,7 @@ static const struct way ways[] = {
     {"timedjoin", nothing, nothing, start, timedjoin, nothing, NULL, 0},
     {"thrd_join", nothing, nothing, start_plain, join_plain, nothing, NULL, 0},
     {"sleep", nothing, nothing, nothing, sleep_held, nothing, NULL, 0},
+    {"storm", NULL, NULL, NULL, NULL, NULL, &mutex, 0},
     {"read", nothing, put, nothing, get, nothing, NULL, 0},
     {"poll", nothing, put, nothing, get_polled, get, NULL, 0},
 #ifdef __GLIBC__
@@ -227,6 +228,36 @@ static void *lock_alone(void *unused) {
     return NULL;
 }
 
+/* Several threads that want one mutex, each holding it for a moment: more waits than stacks are taken of. */
+#define STORM_THREADS 4
+#define STORM_HELD_NS 300000
+static void *storm(void *unused) {
+    (void)unused;
+    uint64_t my_ns = 0, my_waits = 0;
+    while (!stop) {
+        const uint64_t before = now_ns();
+        pthread_mutex_lock(&mutex);
+        const uint64_t took = now_ns() - before;
+        if (took > 50000) {
+            my_ns += took;
+            my_waits++;
+        }
+        rest(STORM_HELD_NS);
+        pthread_mutex_unlock(&mutex);
+    }
+    __atomic_fetch_add(&waited_ns, my_ns, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&waits, my_waits, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void start_storm(void) {
+    for (int i = 0; i < STORM_THREADS; i++) {
+        pthread_t thread;
+        pthread_create(&thread, NULL, storm, NULL);
+        pthread_setname_np(thread, "waiter");
+    }
+}
+
 static void prepare(void) {
     pthread_mutexattr_t inherits;
     pthread_mutexattr_init(&inherits);
@@ -248,10 +279,14 @@ int main(int count, char **arguments) {
     prepare();
     rest(BEFORE_NS); /* whoever watches has read by then what runs */
     pthread_t holder, waiter, beside;
-    pthread_create(&holder, NULL, hold, NULL);
-    pthread_create(&waiter, NULL, wait_for_it, NULL);
-    pthread_setname_np(holder, "holder");
-    pthread_setname_np(waiter, "waiter");
+    if (way->wait == NULL) {
+        start_storm();
+    } else {
+        pthread_create(&holder, NULL, hold, NULL);
+        pthread_create(&waiter, NULL, wait_for_it, NULL);
+        pthread_setname_np(holder, "holder");
+        pthread_setname_np(waiter, "waiter");
+    }
     if (count > 3 && arguments[3][0] == '1') {
         pthread_create(&beside, NULL, lock_alone, NULL);
         pthread_setname_np(beside, "beside");

@@ -52,7 +52,8 @@ fn a_wait_is_decoded_whole_or_not_at_all() {
         class: WaitClass::Futex as u32,
         chance: 77,
         syscall: 202,
-        arguments: [0x7000, 0x80, 2, 0],
+        arguments: [0x7000, 0x80, 2],
+        form: 0,
         stack_pointer: 0x7fff_1000,
         ip: 0x40_1000,
     };

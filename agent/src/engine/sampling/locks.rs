@@ -1,4 +1,5 @@
-//! The locks of Go programs on their way through the loop: who is probed, what it may cost, and the waits as they come.
+//! The locks of Go programs and of C libraries on their way through the loop: who is probed, what it may cost, and the
+//! waits of goroutines as they come.
 
 use super::Intake;
 use super::waits::data_place;
@@ -8,7 +9,7 @@ use crate::bpf::{RawLockWait, Statistics};
 use crate::engine::Sampling;
 use crate::limits::{PROBE_PAUSE_WINDOWS, PROBE_SHARE_MAX, PROBED_FILES_MAX};
 use crate::normalize::Frame;
-use crate::probes::keeper::{LockKeeper, ProbeCounts};
+use crate::probes::keeper::{LockKeeper, ProbeCounts, Probes};
 use crate::process::files::Files;
 use crate::waits::Owners;
 use agent_ebpf::wait::CHANCE_ONE;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GoLockCounts {
+pub struct LockCounts {
     /// Probes.
     pub probes: ProbeCounts,
     /// What their programs counted, when the last window ended.
@@ -27,14 +28,17 @@ pub struct GoLockCounts {
 
 /// The probes, where the kernel takes them.
 #[derive(Debug, Default)]
-pub(super) struct GoLocks {
+pub(super) struct Locks {
     keeper: Option<LockKeeper>,
 }
 
-impl GoLocks {
+impl Locks {
     /// Begins.
     pub(super) fn start(sampler: &dyn Sampling, files: &Arc<Files>) -> Self {
-        let Some(probes) = sampler.lock_probes() else { return Self::default() };
+        let probes = Probes { go: sampler.lock_probes(), libc: sampler.libc_probes() };
+        if probes.go.is_none() && probes.libc.is_none() {
+            return Self::default();
+        }
         let keeper = LockKeeper::start(probes, Arc::clone(files) as _);
         let keeper = keeper.inspect_err(|error| tracing::warn!(%error, "no thread for probes"));
         Self { keeper: keeper.ok() }
@@ -46,10 +50,11 @@ impl GoLocks {
     }
 
     /// What happened so far; `now`: when the last window ended.
-    pub(super) fn counts(&self, now: &Statistics) -> GoLockCounts {
+    pub(super) fn counts(&self, now: &Statistics) -> LockCounts {
         let probes = self.keeper.as_ref().map(LockKeeper::counts).unwrap_or_default();
-        let hits = now.locks.hits.saturating_sub(probes.own_hits);
-        GoLockCounts { probes, programs: LockCounters { hits, ..now.locks } }
+        let hits = now.locks.hits.saturating_sub(probes.go.hits);
+        let marked = now.locks.marked.saturating_sub(probes.libc.hits);
+        LockCounts { probes, programs: LockCounters { hits, marked, ..now.locks } }
     }
 
     /// A window ends: leaves alone what nobody maps, and programs whose probes cost too much.
@@ -60,15 +65,17 @@ impl GoLocks {
         (waits, ns): (HashMap<FileId, u64>, u64),
     ) {
         let Some(keeper) = &mut self.keeper else { return };
-        let ProbeCounts { cost_ns, .. } = keeper.counts();
+        let ProbeCounts { go, libc, .. } = keeper.counts();
         let since = |of: fn(&LockCounters) -> u64| of(&now.locks).saturating_sub(of(&before.locks));
         // What takes the stacks is not in the cost of a hit.
         let stack_ns = since(|it| it.run_ns) / since(|it| it.sent).max(1);
-        let wait_ns = cost_ns.saturating_mul(2).saturating_add(stack_ns);
+        let wait_ns = go.ns.saturating_mul(2).saturating_add(stack_ns);
         let cpus = u64::try_from(now.cpus.len()).unwrap_or(1);
-        let budget_ns = ns.saturating_mul(cpus) / PROBE_SHARE_MAX;
+        // One half for each.
+        let budget_ns = ns.saturating_mul(cpus) / (2 * PROBE_SHARE_MAX);
+        let pause_s = u64::from(PROBE_PAUSE_WINDOWS) * ns / 1_000_000_000;
         for (id, cost_ns) in too_much(waits, wait_ns, budget_ns) {
-            let (file, pause_s) = (id.0, u64::from(PROBE_PAUSE_WINDOWS) * ns / 1_000_000_000);
+            let file = id.0;
             tracing::warn!(
                 file,
                 cost_ns,
@@ -76,6 +83,15 @@ impl GoLocks {
                 "the locks of a Go program are not probed for a while: they cost too much"
             );
             keeper.pause(id, PROBE_PAUSE_WINDOWS);
+        }
+        let cost_ns = since(|it| it.marked).saturating_mul(libc.ns);
+        if cost_ns > budget_ns {
+            tracing::warn!(
+                cost_ns,
+                pause_s,
+                "the locks of C libraries are not probed for a while: they cost too much"
+            );
+            keeper.pause_libraries(PROBE_PAUSE_WINDOWS);
         }
         keeper.tidy(files);
     }
@@ -116,7 +132,7 @@ impl Intake {
         let facts = WaitFacts {
             class: WaitClass::Goroutine as u32,
             chance: CHANCE_ONE,
-            arguments: [word.0, 0, 0, 0],
+            arguments: [word.0, 0, 0],
             ..WaitFacts::default()
         };
         let wait = WindowWait {

@@ -92,7 +92,7 @@ impl Intake {
             return;
         }
         let attribution = self.processes.attribute(&sample);
-        let is_futex = class == WaitClass::Futex;
+        let is_futex = matches!(class, WaitClass::Futex | WaitClass::Lock);
         let word = is_futex.then_some(AbsAddr(facts.arguments[0]));
         let place = word.and_then(|word| data_place(&attribution, word));
         let normalized = self.normalized_by(attribution, &sample);

@@ -20,6 +20,7 @@ fn mapping(id: u32, runtime: Runtime, start: u64) -> Mapping {
         gnu_build_id: None,
         go_build_id: None,
         htlhash: BuildId::new(&[1]).unwrap(),
+        is_static: false,
         runtime,
     };
     let path = format!("f{id}");

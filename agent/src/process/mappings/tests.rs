@@ -24,6 +24,7 @@ fn file(id: u32, segments: &[(u64, u64, u64)], runtime: Runtime) -> Arc<MappedFi
             gnu_build_id: None,
             go_build_id: None,
             htlhash: BuildId::new(&[1]).unwrap(),
+            is_static: false,
             runtime,
         }),
         kernel_build_id: None,
