@@ -20,6 +20,8 @@ const LIFE_MAX: Duration = Duration::from_secs(120);
 /// 150 waits of 50 ms in each of three goroutines: they are probed a moment after the program begins.
 const GO_MILLISECONDS: u64 = 8000;
 
+/// Two thirds of it are waited for at once.
+const LONG_MILLISECONDS: u64 = 18_000;
 /// The same for programs that run twice: the second time they are probed from the start.
 const PROBED_MILLISECONDS: u64 = 3000;
 
@@ -306,6 +308,33 @@ fn of_go() {
     check_go(Library::Go);
 }
 
+/// A wait that outlasts windows is told while it lasts, in each of them.
+#[test]
+fn of_go_while_it_lasts() {
+    let Some((truths, waits)) = run_go_for(Library::Go, &["long"], LONG_MILLISECONDS) else {
+        return;
+    };
+    let truth = &truths[0];
+    let locks: Vec<&WaitObservation> =
+        waits.iter().filter(|wait| wait.pid == truth.pid && wait.is_lock()).collect();
+    let sums = Sums { waits: &locks };
+    let sum = sums.of(|_| true);
+    let mut windows: Vec<u64> = locks.iter().map(|wait| wait.window_ns).collect();
+    windows.sort_unstable();
+    windows.dedup();
+    let by_window: Vec<u64> =
+        windows.iter().map(|window| sums.of(|wait| wait.window_ns == *window)).collect();
+    need::figure(&format!("{by_window:?} ns in windows, of {} ns", truth.waited_ns));
+    near([sum, sum], truth.waited_ns).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(windows.len() >= 3, "{by_window:?}");
+    let address = format!("{:#x}", truth.lock);
+    let right = sums.of(|wait| wait.lock_kind == "mutex" && wait.lock_address == address);
+    at_least(&address, right, number(sum) * ADDRESS_SHARE_MIN)
+        .unwrap_or_else(|wrong| panic!("{wrong}"));
+    let count = waits.iter().filter(|it| it.pid == truth.pid && it.kind == "lock_contentions");
+    assert_eq!(count.map(|wait| wait.value).sum::<u64>(), truth.waits);
+}
+
 #[test]
 fn of_go_without_symbols() {
     check_go(Library::GoStripped);
@@ -337,6 +366,10 @@ type Ran = (Vec<WaitTruth>, Vec<WaitObservation>);
 
 /// Runs programs of Go at the same time, under one agent: it probes what runs for longer than a moment.
 fn run_go(library: Library, cases: &[&str]) -> Option<Ran> {
+    run_go_for(library, cases, GO_MILLISECONDS)
+}
+
+fn run_go_for(library: Library, cases: &[&str], milliseconds: u64) -> Option<Ran> {
     if !need::bpf() {
         return None;
     }
@@ -344,7 +377,7 @@ fn run_go(library: Library, cases: &[&str]) -> Option<Ran> {
     let sink = Sink::start();
     let agent = Agent::start(&sink.url(), &AgentOptions::at(19));
     // The first one runs beside a goroutine that never waits.
-    let start = |(at, case): (usize, &&str)| program.start(case, GO_MILLISECONDS, at == 0);
+    let start = |(at, case): (usize, &&str)| program.start(case, milliseconds, at == 0);
     let running: Vec<_> = cases.iter().enumerate().map(start).collect();
     let truths = running.into_iter().map(|program| truth(&program.finish(LIFE_MAX)));
     let truths = truths.collect();

@@ -59,6 +59,10 @@ pub const GOROUTINES_MAX: usize = 16_384;
 pub const MARKS_MAX: usize = 32_768;
 /// Bytes of stack between a probe of a C library and its system call: 8 to 200 were seen.
 pub const MARK_STACK_BYTES_MAX: u64 = 1024;
+/// Processes of whose goroutines' waits only some are followed.
+pub const THINNED_PROCESSES_MAX: usize = 1024;
+/// One of so many waits is followed at least, as a power of two: 256.
+pub const THIN_SHIFT_MAX: u32 = 8;
 /// Frames of the stack of a goroutine that waited for a lock: it is walked where the program runs, which goes on
 /// when that is done.
 pub const GO_LOCK_FRAMES_MAX: usize = 256;

@@ -9,6 +9,12 @@ pub struct LockFacts {
     pub word: u64,
     /// When the wait began, `CLOCK_MONOTONIC`, nanoseconds. It ended at the time of the record.
     pub since_ns: u64,
+    /// The first instruction of the function that waits.
+    pub ip: u64,
+    /// The thread that was in it, in the initial PID namespace.
+    pub tid: u32,
+    /// How many waits of its process it stands for: one in so many is followed.
+    pub weight: u32,
 }
 
 /// [`LockFacts`] in the record, in words.
@@ -81,6 +87,8 @@ pub struct LockCounters {
     pub hits: u64,
     /// Waits that began and are not followed, because too many last.
     pub refused: u64,
+    /// Waits that began and are not followed, because others stand for them.
+    pub thinned: u64,
     /// Waits that ended and whose beginning is not known: it was before the probe, or refused.
     pub unmatched: u64,
     /// Waits not sent because the program was interrupted by itself.
@@ -98,5 +106,5 @@ pub struct LockCounters {
     pub marks_refused: u64,
 }
 
-const _: () = assert!(size_of::<LockFacts>() == 16);
+const _: () = assert!(size_of::<LockFacts>() == 32);
 const _: () = assert!(size_of::<Goroutine>() == 16);

@@ -22,8 +22,8 @@ pub use wait::{
 #[cfg(feature = "user")]
 mod pod {
     use super::{
-        Chunk, Counters, LockCounters, MappingPage, ProcessEntry, UnwindRule, WaitCounters,
-        WaitingThread,
+        Chunk, Counters, Goroutine, LockCounters, LockFacts, MappingPage, ProcessEntry, UnwindRule,
+        WaitCounters, WaitingThread,
     };
 
     // SAFETY: `repr(C)`, integers only, no padding (the sizes are asserted next to the types).
@@ -32,6 +32,10 @@ mod pod {
     unsafe impl aya::Pod for Counters {}
     // SAFETY: as above.
     unsafe impl aya::Pod for LockCounters {}
+    // SAFETY: as above.
+    unsafe impl aya::Pod for Goroutine {}
+    // SAFETY: as above; two words of four bytes at its end.
+    unsafe impl aya::Pod for LockFacts {}
     // SAFETY: as above.
     unsafe impl aya::Pod for MappingPage {}
     // SAFETY: as above.

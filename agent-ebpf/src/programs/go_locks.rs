@@ -9,7 +9,7 @@
 use super::maps::{FILTER, FILTERED, PROCESSES, Scratch};
 use super::{record, registers, walker};
 use agent_ebpf::limits::{
-    FRAMES_PER_LOOP_STEP, GO_LOCK_FRAMES_MAX, GOROUTINES_MAX, RING_BYTES_MIN,
+    FRAMES_PER_LOOP_STEP, GO_LOCK_FRAMES_MAX, GOROUTINES_MAX, RING_BYTES_MIN, THINNED_PROCESSES_MAX,
 };
 use agent_ebpf::lock::{Goroutine, LOCK_FACTS_WORDS, LockCounters, LockFacts};
 use agent_ebpf::verifier::{add_atomic, limit32, low32, swap_atomic};
@@ -17,7 +17,9 @@ use agent_ebpf::{Outcome, ProcessEntry, RecordKind};
 use aya_ebpf::bindings::{BPF_RB_NO_WAKEUP, pt_regs};
 use aya_ebpf::btf_maps::{HashMap, PerCpuArray, RingBuf};
 use aya_ebpf::helpers::bpf_get_current_pid_tgid;
-use aya_ebpf::helpers::generated::{bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output};
+use aya_ebpf::helpers::generated::{
+    bpf_get_prandom_u32, bpf_ktime_get_ns, bpf_loop, bpf_ringbuf_output,
+};
 use aya_ebpf::macros::{btf_map, uprobe};
 use aya_ebpf::programs::ProbeContext;
 use core::ffi::c_void;
@@ -26,6 +28,10 @@ use core::mem::offset_of;
 /// Goroutines that wait now.
 #[btf_map]
 pub(super) static GOROUTINES: HashMap<Goroutine, LockFacts, GOROUTINES_MAX> = HashMap::new();
+/// One of how many waits is followed, as a power of two, in processes whose waits cost too much: taking the stack costs
+/// more than a hit. Which one is left to chance, before anything is known of the wait.
+#[btf_map]
+pub(super) static THIN: HashMap<u32, u32, THINNED_PROCESSES_MAX> = HashMap::new();
 /// Waits that are over. A ring of its own: many of them take no room from the clock's samples.
 #[btf_map]
 pub(super) static LOCK_WAITS: RingBuf<u64, { RING_BYTES_MIN as usize }> = RingBuf::new();
@@ -42,7 +48,8 @@ pub(super) static LOCK_BUSY: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[uprobe]
 fn go_lock_enter(ctx: ProbeContext) -> u32 {
     let start_ns = begin();
-    let tgid = low32(bpf_get_current_pid_tgid() >> 32);
+    let ids = bpf_get_current_pid_tgid();
+    let tgid = low32(ids >> 32);
     if FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none() {
         return 0;
     }
@@ -51,8 +58,17 @@ fn go_lock_enter(ctx: ProbeContext) -> u32 {
     let g = unsafe { registers::field(regs, offset_of!(pt_regs, r14)) };
     // SAFETY: as above.
     let word = unsafe { registers::field(regs, offset_of!(pt_regs, rax)) };
+    // SAFETY: as above.
+    let ip = unsafe { registers::field(regs, offset_of!(pt_regs, rip)) };
+    let weight = 1 << thin_shift(tgid);
+    // SAFETY: a helper without preconditions.
+    if weight > 1 && unsafe { bpf_get_prandom_u32() } & (weight - 1) != 0 {
+        add(offset_of!(LockCounters, thinned), 1);
+        return 0;
+    }
     let waiter = Goroutine { tgid: u64::from(tgid), g };
-    if GOROUTINES.insert(waiter, LockFacts { word, since_ns: start_ns }, 0).is_err() {
+    let facts = LockFacts { word, since_ns: start_ns, ip, tid: low32(ids), weight };
+    if GOROUTINES.insert(waiter, facts, 0).is_err() {
         add(offset_of!(LockCounters, refused), 1);
     }
     0
@@ -73,7 +89,9 @@ fn go_lock_return(ctx: ProbeContext) -> u32 {
     // SAFETY: the value is copied at once; nobody else writes that of this goroutine, which is here.
     let facts = unsafe { GOROUTINES.get(waiter) }.copied();
     let Some(facts) = facts else {
-        add(offset_of!(LockCounters, unmatched), 1);
+        if thin_shift(tgid) == 0 {
+            add(offset_of!(LockCounters, unmatched), 1);
+        }
         return 0;
     };
     let _was_there = GOROUTINES.remove(waiter);
@@ -85,6 +103,14 @@ fn go_lock_return(ctx: ProbeContext) -> u32 {
     free_scratch();
     end(start_ns);
     0
+}
+
+/// See [`THIN`].
+#[inline(always)]
+fn thin_shift(tgid: u32) -> u32 {
+    let Some(shift) = THIN.get_ptr(tgid) else { return 0 };
+    // SAFETY: a value of the map, four bytes and aligned.
+    (unsafe { shift.read() }) & 15
 }
 
 /// Counts a run; when it began.

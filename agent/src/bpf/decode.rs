@@ -5,6 +5,7 @@ use super::{CopiedStack, RawLockWait, RawSample, RawWait, Record, UserFrame};
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
 use agent_ebpf::limits::STACK_BYTES_MAX;
+use agent_ebpf::limits::THIN_SHIFT_MAX;
 use agent_ebpf::lock::{LOCK_FACTS_WORDS, LockFacts};
 use agent_ebpf::wait::{CHANCE_ONE, LockWords, WAIT_CLASSES, WAIT_FRONT_WORDS};
 use agent_ebpf::{
@@ -99,7 +100,9 @@ pub(super) fn lock_wait(bytes: &[u8]) -> Option<RawLockWait> {
     sample.kernel.clear();
     let word = AbsAddr(u64_at(facts, offset_of!(LockFacts, word))?);
     let since = MonotonicNs(u64_at(facts, offset_of!(LockFacts, since_ns))?);
-    (since <= sample.time).then_some(RawLockWait { sample, word, since })
+    let weight = u32_at(facts, offset_of!(LockFacts, weight))?;
+    let is_sound = since <= sample.time && (1..=1 << THIN_SHIFT_MAX).contains(&weight);
+    is_sound.then_some(RawLockWait { sample, word, since, weight })
 }
 
 /// The record of the ring of waits in `bytes`, and its time; `None` if it is none of ours.

@@ -3,17 +3,21 @@
 
 use super::loader;
 use super::user_probe::{self, Attached, ProbeKind};
-use super::{BpfError, Record, decode};
+use super::{BpfError, Record, WaitingGoroutine, decode};
+use crate::address::{AbsAddr, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::POLL_RECORDS_MAX;
 use crate::probes::ProbedFunction;
+use agent_ebpf::lock::{Goroutine, LockFacts};
 use aya::Ebpf;
-use aya::maps::{MapData, RingBuf};
+use aya::maps::{HashMap, MapData, RingBuf};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// The maps of the programs.
 pub(super) struct GoLocks {
     records: RingBuf<MapData>,
+    goroutines: HashMap<MapData, Goroutine, LockFacts>,
+    thin: HashMap<MapData, u32, u32>,
     probes: LockProbes,
 }
 
@@ -33,6 +37,8 @@ impl GoLocks {
         let leave = user_probe::load_program(ebpf, "go_lock_return")?;
         Ok(Self {
             records: loader::take_map(ebpf, "LOCK_WAITS")?,
+            goroutines: loader::take_map(ebpf, "GOROUTINES")?,
+            thin: loader::take_map(ebpf, "THIN")?,
             probes: LockProbes { enter, leave, kind },
         })
     }
@@ -55,6 +61,40 @@ impl GoLocks {
             }
         }
         malformed
+    }
+
+    /// Goroutines that wait now.
+    pub(super) fn waiting(&self, each: &mut dyn FnMut(WaitingGoroutine)) {
+        for (key, facts) in self.goroutines.iter().flatten() {
+            let LockFacts { word, since_ns, ip, tid, weight } = facts;
+            let Ok(pid) = u32::try_from(key.tgid) else { continue };
+            each(WaitingGoroutine {
+                key,
+                pid: Pid(pid),
+                tid: Tid(tid),
+                word: AbsAddr(word),
+                ip: AbsAddr(ip),
+                since: MonotonicNs(since_ns),
+                weight,
+            });
+        }
+    }
+
+    /// One of them is gone, and no probe told of it.
+    pub(super) fn forget(&mut self, waiting: &WaitingGoroutine) {
+        let _gone_already = self.goroutines.remove(&waiting.key);
+    }
+
+    /// Follows one wait of so many, as a power of two, in these processes, and all in others.
+    pub(super) fn thin(&mut self, shifts: &hashbrown::HashMap<Pid, u32>) -> Result<(), BpfError> {
+        let before: Vec<u32> = self.thin.keys().flatten().collect();
+        for pid in before.iter().filter(|pid| !shifts.contains_key(&Pid(**pid))) {
+            self.thin.remove(pid).map_err(BpfError::map("THIN"))?;
+        }
+        for (pid, shift) in shifts {
+            self.thin.insert(pid.0, shift, 0).map_err(BpfError::map("THIN"))?;
+        }
+        Ok(())
     }
 }
 

@@ -6,7 +6,8 @@ use super::{BpfError, Form, FormChoice, Options, WaitStacks, object, waits};
 use agent_ebpf::UserRegisters;
 use agent_ebpf::limits::{
     FILTER_PROCESSES_MAX, GOROUTINES_MAX, MARKS_MAX, RING_BYTES_MIN, STACK_INTERVAL_NS_MAX,
-    STACK_INTERVAL_NS_MIN, WAIT_STACK_INTERVAL_NS_FEW, WAIT_STACK_INTERVAL_NS_MANY,
+    STACK_INTERVAL_NS_MIN, THINNED_PROCESSES_MAX, WAIT_STACK_INTERVAL_NS_FEW,
+    WAIT_STACK_INTERVAL_NS_MANY,
 };
 use agent_ebpf::verifier::limit32;
 use aya::maps::{Map, MapData, ProgramArray};
@@ -149,6 +150,7 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         if options.go_locks { (limit32(GOROUTINES_MAX), RING_BYTES_MIN) } else { (1, 4096) };
     let libc_probed = u32::from(options.libc_locks && options.off_cpu);
     let marks = if libc_probed == 1 { limit32(MARKS_MAX) } else { 1 };
+    let thinned = if options.go_locks { limit32(THINNED_PROCESSES_MAX) } else { 1 };
     let wake_bytes = u64::from(ring_bytes / 4);
     // A stack for each tick of a usual clock.
     let period_ns = 1_000_000_000 / u64::from(options.frequency_hz.max(1));
@@ -162,6 +164,7 @@ fn load_object(object: &[u8], options: &Options, switches: &Switches) -> Result<
         .map_max_entries("GOROUTINES", goroutines)
         .map_max_entries("LOCK_WAITS", lock_ring_bytes)
         .map_max_entries("MARKS", marks)
+        .map_max_entries("THIN", thinned)
         .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("USER_REGISTERS", &registers, true)
         .override_global("TASK_STACK_OFFSET", &stack_offset, true)

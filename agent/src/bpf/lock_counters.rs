@@ -19,6 +19,7 @@ impl Counted {
         Ok(all.iter().fold(LockCounters::default(), |sum, one| LockCounters {
             hits: sum.hits + one.hits,
             refused: sum.refused + one.refused,
+            thinned: sum.thinned + one.thinned,
             unmatched: sum.unmatched + one.unmatched,
             busy: sum.busy + one.busy,
             sent: sum.sent + one.sent,

@@ -35,6 +35,7 @@ pub use user_probe::Attached;
 
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::clock::MonotonicNs;
+use agent_ebpf::lock::Goroutine;
 use agent_ebpf::wait::LockWords;
 use agent_ebpf::{
     Outcome, ProcessEntry, REGISTERS, UserRegisters, WaitClass, WaitFacts, WaitingThread,
@@ -232,6 +233,27 @@ pub struct RawLockWait {
     pub word: AbsAddr,
     /// When the wait began, not after its end.
     pub since: MonotonicNs,
+    /// How many waits it stands for, one at least.
+    pub weight: u32,
+}
+
+/// A goroutine that waits for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingGoroutine {
+    /// Who, as the programs know it.
+    pub(super) key: Goroutine,
+    /// Its process.
+    pub pid: Pid,
+    /// The thread that began to wait for it; it does other work by now.
+    pub tid: Tid,
+    /// The word that is waited on.
+    pub word: AbsAddr,
+    /// The function that waits.
+    pub ip: AbsAddr,
+    /// When the wait began.
+    pub since: MonotonicNs,
+    /// How many waits it stands for.
+    pub weight: u32,
 }
 
 /// A BPF program, or a trampoline of the kernel, that was made or removed.

@@ -10,7 +10,10 @@ use super::order::Order;
 use super::perf::{CpuClock, LifecycleRing, online_cpus};
 use super::statistics::{CpuStatistics, Statistics};
 use super::waits::Waits;
-use super::{BpfError, Form, Options, ProcessEvent, Record, Tables, ThreadReading, decode, loader};
+use super::{
+    BpfError, Form, Options, ProcessEvent, Record, Tables, ThreadReading, WaitingGoroutine, decode,
+    loader,
+};
 use crate::address::{Pid, Tid};
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{COUNTER_READINGS_MAX, FREQUENCY_HZ_MAX, ORDER_SLACK_NS, POLL_RECORDS_MAX};
@@ -352,6 +355,31 @@ impl Sampler {
         if let Some(waits) = &mut self.waits {
             waits.forget(tid, begun);
         }
+    }
+
+    /// Goroutines that wait for a lock now; none where they are not probed.
+    pub fn goroutines(&self, each: &mut dyn FnMut(WaitingGoroutine)) {
+        if let Some(locks) = &self.go_locks {
+            locks.waiting(each);
+        }
+    }
+
+    /// One of them is gone, and no probe told of it: its program is not probed any more, or over.
+    pub fn forget_goroutine(&mut self, waiting: &WaitingGoroutine) {
+        if let Some(locks) = &mut self.go_locks {
+            locks.forget(waiting);
+        }
+    }
+
+    /// Follows one wait of so many goroutines, as a power of two, in these processes, and all in others.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn thin_goroutines(
+        &mut self,
+        shifts: &hashbrown::HashMap<Pid, u32>,
+    ) -> Result<(), BpfError> {
+        self.go_locks.as_mut().map_or(Ok(()), |locks| locks.thin(shifts))
     }
 
     /// Kernel memory of the maps of fixed size, bytes; the slabs of the tables come on top

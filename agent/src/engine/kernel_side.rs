@@ -3,12 +3,13 @@
 use crate::address::{Generation, Pid, Tid};
 use crate::bpf::{
     BpfError, LibcProbes, LockProbes, Record, Sampler, Statistics, TableId, Tables, ThreadReading,
-    WalkMapping,
+    WaitingGoroutine, WalkMapping,
 };
 use crate::clock::MonotonicNs;
 use crate::process::publish::{WalkTableError, WalkTables};
 use crate::unwind::RowTable;
 use agent_ebpf::{ProcessEntry, UnwindRule, WaitingThread};
+use hashbrown::HashMap;
 use std::time::Duration;
 
 /// A source of records in the order of their times.
@@ -72,6 +73,20 @@ pub trait Sampling {
         None
     }
 
+    /// Goroutines that wait for a lock now.
+    fn goroutines(&self, _each: &mut dyn FnMut(WaitingGoroutine)) {}
+
+    /// One of them is gone, and no probe told of it.
+    fn forget_goroutine(&mut self, _waiting: &WaitingGoroutine) {}
+
+    /// Follows one wait of so many, as a power of two, in these processes, and all in others.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    fn thin_goroutines(&mut self, _shifts: &HashMap<Pid, u32>) -> Result<(), BpfError> {
+        Ok(())
+    }
+
     /// Kernel memory of fixed size, bytes.
     fn map_bytes(&self) -> u64;
 }
@@ -123,6 +138,18 @@ impl Sampling for Sampler {
 
     fn libc_probes(&self) -> Option<LibcProbes> {
         Self::libc_probes(self)
+    }
+
+    fn goroutines(&self, each: &mut dyn FnMut(WaitingGoroutine)) {
+        Self::goroutines(self, each);
+    }
+
+    fn forget_goroutine(&mut self, waiting: &WaitingGoroutine) {
+        Self::forget_goroutine(self, waiting);
+    }
+
+    fn thin_goroutines(&mut self, shifts: &HashMap<Pid, u32>) -> Result<(), BpfError> {
+        Self::thin_goroutines(self, shifts)
     }
 
     fn map_bytes(&self) -> u64 {

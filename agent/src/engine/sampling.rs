@@ -1,6 +1,7 @@
 //! The loop itself: existing processes first, then records as they come, a window every few seconds.
 
-use self::locks::{LockCounts, Locks};
+use self::lasting::LastingLocks;
+use self::locks::{GoWaits, LockCounts, Locks};
 use self::needs::Needs;
 use super::held::{Held, HeldCounts};
 use super::kernel_side::Sampling;
@@ -9,7 +10,7 @@ use super::waiting_before::WaitingBefore;
 use super::{
     Control, EngineError, EngineOptions, Ledger, OpenFiles, SealedWindow, WindowSink, preload,
 };
-use crate::address::{FileId, Tid};
+use crate::address::Tid;
 use crate::aggregate::Window;
 use crate::bpf::{ProcessEvent, RawSample, Record, Statistics};
 use crate::clock::{MonotonicNs, WallOffset, monotonic_now, nanoseconds};
@@ -30,7 +31,7 @@ use crate::process::table_cache::{CacheCounts, Keeper, TableCache};
 use crate::symbolize::kernel::KernelRegions;
 use crate::symbolize::perf_maps::{PerfMapCounts, PerfMaps};
 use agent_ebpf::{Counters, WaitCounters};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,8 +112,10 @@ struct Intake {
     inner_threads: InnerThreads,
     /// Threads that ended since the sums of all were read.
     threads_ended: HashSet<Tid>,
-    /// Waits of goroutines that were probed in the open window, by program.
-    lock_waits: HashMap<FileId, u64>,
+    /// Waits of goroutines that ended in the open window.
+    go_waits: GoWaits,
+    /// Those that last.
+    lasting: LastingLocks,
     /// The account of the open window, as far as it is counted here.
     ledger: Ledger,
     received: u64,
@@ -159,7 +162,8 @@ impl Engine {
                 off_cpu: OffCpu::default(),
                 inner_threads: InnerThreads::new(Arc::clone(&host)),
                 threads_ended: HashSet::new(),
-                lock_waits: HashMap::new(),
+                go_waits: GoWaits::default(),
+                lasting: LastingLocks::default(),
                 ledger: Ledger::default(),
                 received: 0,
                 unwanted: 0,
@@ -362,6 +366,7 @@ impl Engine {
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
         self.sampler.follow_cpus();
+        self.tell_lasting_locks(end);
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);
         let counted = std::mem::take(&mut self.intake.ledger);
@@ -379,8 +384,11 @@ impl Engine {
         sink.window(sealed, &files);
         self.open_window(end);
         let window_ns = nanoseconds(self.options.window);
-        let lock_waits = std::mem::take(&mut self.intake.lock_waits);
-        self.locks.seal(&self.files, (&before, &self.before), (lock_waits, window_ns));
+        let waits = std::mem::take(&mut self.intake.go_waits);
+        let shifts = self.locks.seal(&self.files, (&before, &self.before), (waits, window_ns));
+        if let Err(error) = self.sampler.thin_goroutines(&shifts) {
+            tracing::warn!(%error, "the waits of Go programs are not thinned");
+        }
         self.files.tidy();
         let again = self.publisher.tidy(self.tables.as_mut());
         self.intake.processes.mark_dirty_by_file(&again);
@@ -551,8 +559,10 @@ fn period_ns(options: &EngineOptions) -> u64 {
 }
 
 mod held;
+mod lasting;
 mod locks;
 mod needs;
+mod thinning;
 mod waits;
 
 #[cfg(test)]

@@ -23,7 +23,8 @@ pub const PROBE_ORDERS_MAX: usize = 256;
 
 /// Calls of a probed function by which the cost of a probe is measured: 20 to 50 ms of a thread of its own.
 pub const PROBE_COST_CALLS: u32 = 500;
-/// Share of all CPUs that probes may cost whoever meets them: one in 100. The programs that cost most are left alone for a while.
+/// Share of all CPUs that probes may cost whoever meets them: one in 100, those of Go programs and those of C libraries. The
+/// programs that cost most are left alone for a while.
 pub const PROBE_SHARE_MAX: u64 = 100;
 /// For so long, in windows: a minute.
 pub const PROBE_PAUSE_WINDOWS: u32 = 12;

@@ -17,9 +17,12 @@ use std::time::Duration;
 pub(super) type Figure = (&'static str, &'static str, fn(&EngineCounts) -> u64);
 
 /// Figures that go up and down.
-const NOW: [Figure; 24] = [
+const NOW: [Figure; 25] = [
     ("go_programs_probed", "Go programs whose locks are probed", |counts| {
         counts.locks.probes.programs
+    }),
+    ("go_processes_thinned", "Processes of whose waits for locks some stand for all", |counts| {
+        counts.locks.thinned
     }),
     ("libc_files_probed", "C libraries whose locks are probed", |counts| {
         counts.locks.probes.libraries
@@ -67,11 +70,14 @@ const NOW: [Figure; 24] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 75] = [
+const SINCE_START: [Figure; 76] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
         counts.locks.probes.failed
     }),
     ("lock_probe_hits", "Times that a goroutine met a probe", |counts| counts.locks.programs.hits),
+    ("lock_waits_thinned", "Waits of goroutines that others stand for", |counts| {
+        counts.locks.programs.thinned
+    }),
     ("libc_lock_probe_hits", "Waits for locks of C libraries that met a probe", |counts| {
         counts.locks.programs.marked
     }),

@@ -153,6 +153,11 @@ impl LockKeeper {
         }
     }
 
+    /// True if the file is probed, or will be soon.
+    pub fn is_probed(&self, id: FileId) -> bool {
+        self.probed.get(&id).is_some_and(|probed| probed.ordered)
+    }
+
     /// Leaves a file alone for so many windows: its probes were met so often that they cost more than they may.
     pub fn pause(&mut self, id: FileId, windows: u32) {
         if let Some(probed) = self.probed.get_mut(&id) {

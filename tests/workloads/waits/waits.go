@@ -19,6 +19,9 @@ const (
 	free    = time.Millisecond
 	waitMin = time.Millisecond
 	waiters = 3
+
+	heldLong   = 17 * time.Second
+	beforeLong = 3 * time.Second
 )
 
 var (
@@ -45,6 +48,12 @@ type way struct {
 	turn func()
 	wait func()
 	lock uintptr
+}
+
+func untilStopped() {
+	for !stop.Load() {
+		time.Sleep(held)
+	}
 }
 
 func hold(lock, unlock func()) {
@@ -78,6 +87,12 @@ var ways = map[string]way{
 		func() { hold(rwlock.RLock, rwlock.RUnlock) },
 		func() { timed(lockWrite); rwlock.Unlock() },
 		uintptr(unsafe.Pointer(&rwlock)),
+	},
+	// Held and waited for much longer than a window of the agent's, once.
+	"long": {
+		func() { mutex.Lock(); time.Sleep(heldLong); mutex.Unlock(); untilStopped() },
+		func() { time.Sleep(beforeLong); timed(lockMutex); mutex.Unlock(); untilStopped() },
+		uintptr(unsafe.Pointer(&mutex)),
 	},
 	"cond": {
 		func() { time.Sleep(held + free); condition.L.Lock(); condition.Broadcast(); condition.L.Unlock() },

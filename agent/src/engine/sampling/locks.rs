@@ -2,8 +2,10 @@
 //! waits of goroutines as they come.
 
 use super::Intake;
+use super::lasting::goroutine_facts;
+use super::thinning::{WaitCost, shifts};
 use super::waits::data_place;
-use crate::address::FileId;
+use crate::address::{FileId, Pid};
 use crate::aggregate::{WaitSum, WindowWait};
 use crate::bpf::{RawLockWait, Statistics};
 use crate::engine::Sampling;
@@ -12,8 +14,7 @@ use crate::normalize::Frame;
 use crate::probes::keeper::{LockKeeper, ProbeCounts, Probes};
 use crate::process::files::Files;
 use crate::waits::Owners;
-use agent_ebpf::wait::CHANCE_ONE;
-use agent_ebpf::{LockCounters, WaitClass, WaitFacts};
+use agent_ebpf::{LockCounters, WaitClass};
 use hashbrown::HashMap;
 use std::sync::Arc;
 
@@ -24,12 +25,16 @@ pub struct LockCounts {
     pub probes: ProbeCounts,
     /// What their programs counted, when the last window ended.
     pub programs: LockCounters,
+    /// Processes of whose goroutines' waits only some are followed.
+    pub thinned: u64,
 }
 
 /// The probes, where the kernel takes them.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     keeper: Option<LockKeeper>,
+    /// Processes that are thinned.
+    thinned: u64,
 }
 
 impl Locks {
@@ -41,7 +46,7 @@ impl Locks {
         }
         let keeper = LockKeeper::start(probes, Arc::clone(files) as _);
         let keeper = keeper.inspect_err(|error| tracing::warn!(%error, "no thread for probes"));
-        Self { keeper: keeper.ok() }
+        Self { keeper: keeper.ok(), thinned: 0 }
     }
 
     /// Has programs probed that came since the last look.
@@ -54,27 +59,38 @@ impl Locks {
         let probes = self.keeper.as_ref().map(LockKeeper::counts).unwrap_or_default();
         let hits = now.locks.hits.saturating_sub(probes.go.hits);
         let marked = now.locks.marked.saturating_sub(probes.libc.hits);
-        LockCounts { probes, programs: LockCounters { hits, marked, ..now.locks } }
+        LockCounts {
+            probes,
+            programs: LockCounters { hits, marked, ..now.locks },
+            thinned: self.thinned,
+        }
     }
 
-    /// A window ends: leaves alone what nobody maps, and programs whose probes cost too much.
+    /// A window ends: leaves alone what nobody maps, and programs whose probes cost too much. Says of which processes only
+    /// some waits are to be followed, see [`shifts`].
     pub(super) fn seal(
         &mut self,
         files: &Files,
         (before, now): (&Statistics, &Statistics),
-        (waits, ns): (HashMap<FileId, u64>, u64),
-    ) {
-        let Some(keeper) = &mut self.keeper else { return };
+        (waits, ns): (GoWaits, u64),
+    ) -> HashMap<Pid, u32> {
+        let Some(keeper) = &mut self.keeper else { return HashMap::new() };
         let ProbeCounts { go, libc, .. } = keeper.counts();
         let since = |of: fn(&LockCounters) -> u64| of(&now.locks).saturating_sub(of(&before.locks));
         // What takes the stacks is not in the cost of a hit.
         let stack_ns = since(|it| it.run_ns) / since(|it| it.sent).max(1);
-        let wait_ns = go.ns.saturating_mul(2).saturating_add(stack_ns);
+        let cost = WaitCost { hits_ns: go.ns.saturating_mul(2), stack_ns };
         let cpus = u64::try_from(now.cpus.len()).unwrap_or(1);
-        // One half for each.
-        let budget_ns = ns.saturating_mul(cpus) / (2 * PROBE_SHARE_MAX);
+        let budget_ns = ns.saturating_mul(cpus) / PROBE_SHARE_MAX;
         let pause_s = u64::from(PROBE_PAUSE_WINDOWS) * ns / 1_000_000_000;
-        for (id, cost_ns) in too_much(waits, wait_ns, budget_ns) {
+        let shifts = shifts(&waits.by_process, cost, budget_ns);
+        self.thinned = shifts.len() as u64;
+        if !shifts.is_empty() {
+            let (processes, most) = (shifts.len(), shifts.values().max().map(|shift| 1 << shift));
+            tracing::info!(processes, most, "of waits for locks of Go one in so many is followed");
+        }
+        // Where the hits alone cost too much, thinning does not help.
+        for (id, cost_ns) in too_much(waits.by_program, cost.hits_ns, budget_ns) {
             let file = id.0;
             tracing::warn!(
                 file,
@@ -94,6 +110,28 @@ impl Locks {
             keeper.pause_libraries(PROBE_PAUSE_WINDOWS);
         }
         keeper.tidy(files);
+        shifts
+    }
+
+    /// True if the file is probed, or will be.
+    pub(super) fn is_probed(&self, id: FileId) -> bool {
+        self.keeper.as_ref().is_some_and(|keeper| keeper.is_probed(id))
+    }
+}
+
+/// Waits of goroutines, those included that were not followed.
+#[derive(Debug, Default)]
+pub(super) struct GoWaits {
+    by_program: HashMap<FileId, u64>,
+    by_process: HashMap<Pid, u64>,
+}
+
+impl GoWaits {
+    fn add(&mut self, id: FileId, pid: Pid, weight: u32) {
+        if self.by_program.len() < PROBED_FILES_MAX || self.by_program.contains_key(&id) {
+            *self.by_program.entry(id).or_default() += u64::from(weight);
+        }
+        *self.by_process.entry(pid).or_default() += u64::from(weight);
     }
 }
 
@@ -114,9 +152,9 @@ fn too_much(
 }
 
 impl Intake {
-    /// A goroutine has the lock that it waited for. The window of its end gets all of the wait.
+    /// A goroutine has the lock that it waited for. The window of its end gets what earlier ones did not.
     pub(super) fn lock_wait(&mut self, wait: &RawLockWait) {
-        let RawLockWait { sample, word, since } = wait;
+        let RawLockWait { sample, word, since, weight } = wait;
         if !self.processes.is_tracked(sample.pid) {
             self.off_cpu.count_unwanted();
             return;
@@ -124,17 +162,11 @@ impl Intake {
         let attribution = self.processes.attribute(sample);
         let place = data_place(&attribution, *word);
         let sample = self.normalized_by(attribution, sample);
-        if let Some(Frame::Native { file, .. }) = sample.frames.first()
-            && (self.lock_waits.len() < PROBED_FILES_MAX || self.lock_waits.contains_key(&file.id))
-        {
-            *self.lock_waits.entry(file.id).or_default() += 1;
+        let pid = sample.process.pid;
+        if let Some(Frame::Native { file, .. }) = sample.frames.first() {
+            self.go_waits.add(file.id, pid, *weight);
         }
-        let facts = WaitFacts {
-            class: WaitClass::Goroutine as u32,
-            chance: CHANCE_ONE,
-            arguments: [word.0, 0, 0],
-            ..WaitFacts::default()
-        };
+        let facts = goroutine_facts(*word);
         let wait = WindowWait {
             process: &sample.process,
             tid: sample.tid,
@@ -146,7 +178,9 @@ impl Intake {
             place: place.as_ref(),
             span: None,
         };
-        self.window.add_wait(&wait, WaitSum { ns: sample.time.since(*since), count: 1 });
+        let weight = u64::from(*weight);
+        let ns = sample.time.since(self.lasting.end((pid, *word, *since))).saturating_mul(weight);
+        self.window.add_wait(&wait, WaitSum { ns, count: weight });
     }
 }
 

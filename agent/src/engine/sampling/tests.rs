@@ -342,7 +342,7 @@ fn waits_that_nobody_asked_for_are_counted() {
     let Record::Sample(sample) = sample(77, monotonic_now()) else { unreachable!() };
     let (facts, words) = Default::default();
     let (since, word) = (sample.time, AbsAddr(0x2000));
-    let lock_wait = RawLockWait { sample: sample.clone(), word, since };
+    let lock_wait = RawLockWait { sample: sample.clone(), word, since, weight: 1 };
     let time = sample.time;
     let wait = RawWait { sample, class: WaitClass::Sleep, chance: CHANCE_ONE, facts, words };
     let mut thread = Box::new(WaitingThread { tgid: 77, ..WaitingThread::default() });
