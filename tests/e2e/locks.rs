@@ -25,6 +25,9 @@ const LONG_MILLISECONDS: u64 = 18_000;
 /// The same for programs that run twice: the second time they are probed from the start.
 const PROBED_MILLISECONDS: u64 = 3000;
 
+/// Twice as many as stacks are taken of in that time, on two CPUs.
+const STORM_WAITS_MIN: u64 = 2400;
+
 /// Share by which the agent's time may differ from the program's: its clock also runs while it enters and leaves the
 /// kernel.
 const TIME_SHARE_MAX: f64 = 0.02;
@@ -187,9 +190,10 @@ fn waiters_and_holders_in_the_answer() {
     let query = [("from", "now-1h"), ("to", "now+1m"), ("filter", filter.as_str())];
     let answer = eventually("the lock is in the answer", Duration::from_secs(10), || {
         let answer = collector.api("locks", &query);
-        if answer["locks"] == 1 { Ok(answer) } else { Err(answer.to_string()) }
+        if row_of(&answer, "mutex").is_some() { Ok(answer) } else { Err(answer.to_string()) }
     });
-    let row = &answer["rows"][0];
+    // Beside it may be a lock that nobody knows more of: waits whose stack was not taken.
+    let row = row_of(&answer, "mutex").expect("it was there");
     need::figure(&format!("{row}"));
     assert_eq!(row["lock"], "mutex", "{row}");
     assert_eq!(row["kind"], "mutex", "{row}");
@@ -203,6 +207,11 @@ fn waiters_and_holders_in_the_answer() {
     if number(waited) > number(truth.waited_ns) / 2.0 {
         assert!(ways("holders").contains("\"hold\""), "{row}");
     }
+}
+
+/// What the answer says of the lock of that name.
+fn row_of<'a>(answer: &'a serde_json::Value, lock: &str) -> Option<&'a serde_json::Value> {
+    answer["rows"].as_array()?.iter().find(|row| row["lock"] == lock)
 }
 
 /// A program in a container knows other numbers of its threads than the host.
@@ -284,7 +293,7 @@ fn of_more_waits_than_stacks() {
     };
     let Some((_, _, _)) = of("off") else { return };
     let Some((locks, preempted, truth)) = of("waiting") else { return };
-    assert!(truth.waits > PROBED_MILLISECONDS, "{truth:?}");
+    assert!(truth.waits > STORM_WAITS_MIN, "{truth:?}");
     near([locks, locks + preempted], truth.waited_ns).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 

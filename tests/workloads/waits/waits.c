@@ -231,6 +231,7 @@ static void *lock_alone(void *unused) {
 /* Several threads that want one mutex, each holding it for a moment: more waits than stacks are taken of. */
 #define STORM_THREADS 4
 #define STORM_HELD_NS 300000
+static pthread_t storms[STORM_THREADS];
 static void *storm(void *unused) {
     (void)unused;
     uint64_t my_ns = 0, my_waits = 0;
@@ -252,10 +253,13 @@ static void *storm(void *unused) {
 
 static void start_storm(void) {
     for (int i = 0; i < STORM_THREADS; i++) {
-        pthread_t thread;
-        pthread_create(&thread, NULL, storm, NULL);
-        pthread_setname_np(thread, "waiter");
+        pthread_create(&storms[i], NULL, storm, NULL);
+        pthread_setname_np(storms[i], "waiter");
     }
+}
+
+static void end_storm(void) {
+    for (int i = 0; i < STORM_THREADS; i++) pthread_join(storms[i], NULL);
 }
 
 static void prepare(void) {
@@ -296,6 +300,7 @@ int main(int count, char **arguments) {
     nanosleep(&time, NULL);
     stop = 1;
     rest(2 * (HELD_NS + FREE_NS));
+    if (way->wait == NULL) end_storm();
     printf("{\"case\":\"%s\",\"pid\":%d,\"tid\":%d,\"holder\":%d,\"waited_ns\":%llu,\"waits\":%llu,\"lock\":%llu,\"beside\":%llu}\n", way->name,
            (int)getpid(), waiter_tid, holder_tid, (unsigned long long)waited_ns, (unsigned long long)waits,
            (unsigned long long)(uintptr_t)way->lock, (unsigned long long)beside_locks);

@@ -5,6 +5,7 @@ mod filter;
 mod forks;
 mod go_locks;
 mod ledger;
+mod libc_locks;
 mod mappings;
 mod programs;
 mod records;

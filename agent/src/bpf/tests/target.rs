@@ -5,7 +5,7 @@ use crate::bpf::{MappingUnwind, TableId, Tables, WalkMapping};
 use crate::elf::headers::Elf;
 use crate::elf::source::Source;
 use std::collections::HashMap;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -20,6 +20,16 @@ pub(super) struct Target {
 pub(super) struct Built {
     pub(super) file: PathBuf,
     folder: tempfile::TempDir,
+}
+
+/// Builds a C program.
+pub(super) fn build_c(source: &str, flags: &[&str]) -> Built {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (text, file) = (folder.path().join("target.c"), folder.path().join("target"));
+    std::fs::write(&text, source).expect("there is room");
+    let status = Command::new("gcc").args(flags).arg("-o").arg(&file).arg(&text).status();
+    assert!(status.expect("gcc is installed").success());
+    Built { file, folder }
 }
 
 /// Builds a Go program without symbols; `None`, said aloud, if there is no Go.
@@ -39,13 +49,8 @@ pub(super) fn build_go(source: &std::path::Path) -> Option<Built> {
 
 impl Target {
     pub(super) fn compile_and_run(source: &str, flags: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("target.c");
-        let program = folder.path().join("target");
-        std::fs::File::create(&file).unwrap().write_all(source.as_bytes()).unwrap();
-        let status = Command::new("gcc").args(flags).arg("-o").arg(&program).arg(&file).status();
-        assert!(status.expect("gcc is installed").success());
-        let child = Command::new(&program).stdin(Stdio::null()).spawn().expect("the target runs");
+        let Built { file, folder } = build_c(source, flags);
+        let child = Command::new(&file).stdin(Stdio::null()).spawn().expect("the target runs");
         std::thread::sleep(Duration::from_millis(100)); // past its start, with everything mapped
         Self { child, _folder: folder }
     }

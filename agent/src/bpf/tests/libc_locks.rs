@@ -1,0 +1,129 @@
+//! Goal: a thread that begins to wait for a lock of its C library is told, and none that only takes one. Method: a
+//! stripped static program, whose copy of glibc nobody else runs, probed on this machine's kernel, as root.
+
+use super::run::cannot_run;
+use super::target::{Target, build_c};
+use crate::bpf::{Attached, Options, Record, Sampler, Statistics};
+use crate::probes::libc::waiting_calls;
+use agent_ebpf::{LockForm, WaitClass};
+use std::os::fd::AsFd as _;
+use std::time::Duration;
+
+/// Takes a mutex that nobody else wants five million times; with an argument also one that is held 20 ms and free 1 ms,
+/// 40 times. Prints how often it waited for more than a moment.
+const PROGRAM: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+static pthread_mutex_t alone = PTHREAD_MUTEX_INITIALIZER, wanted = PTHREAD_MUTEX_INITIALIZER;
+static volatile int stop;
+static void rest(long ns) { const struct timespec t = {0, ns}; nanosleep(&t, NULL); }
+static long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+static void *hold(void *unused) {
+    while (!stop) {
+        pthread_mutex_lock(&wanted);
+        rest(20000000);
+        pthread_mutex_unlock(&wanted);
+        rest(1000000);
+    }
+    return unused;
+}
+int main(int count, char **arguments) {
+    (void)arguments;
+    for (int i = 0; i < 5000000; i++) {
+        pthread_mutex_lock(&alone);
+        pthread_mutex_unlock(&alone);
+    }
+    int waits = 0;
+    if (count > 1) {
+        pthread_t holder;
+        pthread_create(&holder, NULL, hold, NULL);
+        for (int i = 0; i < 40; i++) {
+            rest(500000);
+            const long before = now();
+            pthread_mutex_lock(&wanted);
+            waits += now() - before > 1000000;
+            pthread_mutex_unlock(&wanted);
+        }
+        stop = 1;
+        pthread_join(holder, NULL);
+    }
+    printf("%d", waits);
+    return 0;
+}
+"#;
+
+/// Waits as the program says, marks, and waits for a lock with a stack.
+fn run(arguments: &[&str]) -> Option<(u64, Statistics, u64)> {
+    if cannot_run() {
+        return None;
+    }
+    let program = build_c(PROGRAM, &["-O2", "-static", "-no-pie", "-pthread", "-s"]);
+    let options = Options { off_cpu: true, libc_locks: true, ..Options::default() };
+    let (mut sampler, _tables) = Sampler::load(&options).unwrap();
+    let file = std::fs::File::open(&program.file).unwrap();
+    let calls = waiting_calls(file.as_fd()).unwrap();
+    assert!(!calls.is_empty());
+    let probes = sampler.libc_probes().expect("this kernel takes the programs");
+    let mut attached = Attached::default();
+    for call in calls {
+        probes.attach(file.as_fd(), call, &mut attached).unwrap();
+    }
+    let mut target = Target::run(program, arguments);
+    let pid = target.pid();
+    let mut told = 0;
+    let mut count = |record| {
+        if let Record::Wait(wait) = record
+            && wait.sample.pid == pid
+            && wait.class == WaitClass::Lock
+        {
+            assert_eq!(wait.facts.form, LockForm::GlibcMutex as u64, "{wait:?}");
+            told += 1;
+        }
+    };
+    for _ in 0..20 {
+        sampler.poll(Duration::from_millis(100), &mut count).unwrap();
+    }
+    let waits = target.output().parse().expect("a number");
+    sampler.flush(&mut count);
+    let statistics = sampler.statistics().unwrap();
+    drop(attached);
+    Some((waits, statistics, told))
+}
+
+#[test]
+fn a_lock_that_nobody_else_wants_meets_no_probe() {
+    let Some((waits, statistics, told)) = run(&[]) else { return };
+    let counters = statistics.locks;
+    assert_eq!((waits, counters.marked, told), (0, 0, 0), "{counters:?}");
+}
+
+#[test]
+fn threads_that_wait_for_a_lock_are_told() {
+    let Some((waits, statistics, told)) = run(&["1"]) else { return };
+    let counters = statistics.locks;
+    eprintln!("figure: {waits} waits, {} marks, {told} with a stack", counters.marked);
+    assert!(waits >= 10, "{waits}");
+    // Both threads may find it held for a moment only.
+    assert!((waits..=2 * waits + 40).contains(&counters.marked), "{counters:?}, {waits} waits");
+    assert_eq!(counters.marks_refused, 0);
+    // On a host that switches much, some have no stack.
+    assert!(told > 0 && told <= counters.marked, "{told} of {waits}");
+}
+
+#[test]
+fn the_cost_of_a_probe_is_measured() {
+    if cannot_run() {
+        return;
+    }
+    let options = Options { off_cpu: true, libc_locks: true, ..Options::default() };
+    let (sampler, _tables) = Sampler::load(&options).unwrap();
+    let cost = sampler.libc_probes().expect("this kernel takes the programs").cost_ns().unwrap();
+    eprintln!("figure: {} ns a hit", cost.ns);
+    assert_eq!(sampler.statistics().unwrap().locks.marked, cost.hits);
+    assert!((100..1_000_000).contains(&cost.ns), "{cost:?}");
+}
