@@ -6,6 +6,9 @@
 //! and the clock's sampler does not come in between. A thread comes back on another CPU only after the switch
 //! that took it from this one is over, so its entry has one writer at a time, wherever it runs.
 //!
+//! A thread that goes and still waits has come by a switch that was not told: a kernel may keep its own from
+//! tracers, and then ftrace misses it too. It came after the last switch of this CPU that was told.
+//!
 //! The idle task and kernel threads are left out: they wait for work all their life.
 
 use super::maps::{FILTER, FILTERED, TASK_PID_OFFSET, USER_REGISTERS};
@@ -54,13 +57,16 @@ pub(super) fn switch(ctx: &RawTracePointContext) -> Option<Wanted> {
     let switches = unsafe { &mut (*counters).switches };
     *switches += 1;
     let timed = *switches % SWITCHES_PER_CLOCK_READ == 0;
+    let desk = WAIT_DESK.get_ptr_mut(0)?;
+    // SAFETY: a value of the map, which only this CPU uses.
+    let before_ns = core::mem::replace(unsafe { &mut (*desk).switched_ns }, now_ns);
     let (preempted, next): (u64, u64) = (ctx.arg(0), ctx.arg(2));
     come(
         low32(read_kernel(next.wrapping_add(u64::from(TASK_PID_OFFSET.load())))),
         now_ns,
         counters,
     );
-    let wanted = go(preempted & 1 == 1, now_ns, counters);
+    let wanted = go(preempted & 1 == 1, (before_ns, now_ns), desk, counters);
     if timed && wanted.is_none() {
         // SAFETY: as above.
         let counters = unsafe { &mut *counters };
@@ -80,7 +86,12 @@ fn come(tid: u32, now_ns: u64, counters: *mut WaitCounters) {
     }
     let Some(thread) = THREADS.get_ptr_mut(tid) else { return };
     // SAFETY: a value of the map, which this CPU alone writes now (see the module).
-    let thread = unsafe { &mut *thread };
+    close(unsafe { &mut *thread }, tid, now_ns, counters);
+}
+
+/// The wait of the thread, if it waits, ended at `now_ns`.
+#[inline(always)]
+fn close(thread: &mut WaitingThread, tid: u32, now_ns: u64, counters: *mut WaitCounters) {
     let since_ns = thread.since_ns;
     if since_ns == 0 {
         return;
@@ -96,6 +107,17 @@ fn come(tid: u32, now_ns: u64, counters: *mut WaitCounters) {
     if !output(&end) {
         // SAFETY: the counters of this CPU, which only these programs write.
         unsafe { (*counters).ends_lost += 1 };
+    }
+}
+
+/// The wait of a thread that goes, if it waits still: it came after `before_ns`, when its CPU switched last.
+#[inline(always)]
+fn close_unseen(thread: &mut WaitingThread, tid: u32, before_ns: u64, counters: *mut WaitCounters) {
+    let since_ns = thread.since_ns;
+    if since_ns != 0 {
+        // SAFETY: the counters of this CPU, which only these programs write.
+        unsafe { (*counters).ends_unseen += 1 };
+        close(thread, tid, before_ns.max(since_ns), counters);
     }
 }
 
@@ -131,9 +153,14 @@ fn add(
     true
 }
 
-/// The current thread loses the CPU.
+/// The current thread loses the CPU, which switched last at `before_ns`.
 #[inline(always)]
-fn go(preempted: bool, now_ns: u64, counters: *mut WaitCounters) -> Option<Wanted> {
+fn go(
+    preempted: bool,
+    (before_ns, now_ns): (u64, u64),
+    desk: *mut Desk,
+    counters: *mut WaitCounters,
+) -> Option<Wanted> {
     let ids = bpf_get_current_pid_tgid();
     let (tid, tgid) = (low32(ids), low32(ids >> 32));
     if tid == 0 {
@@ -143,14 +170,14 @@ fn go(preempted: bool, now_ns: u64, counters: *mut WaitCounters) -> Option<Wante
     if flags & KERNEL_THREAD != 0 || FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none() {
         return None;
     }
-    let desk = WAIT_DESK.get_ptr_mut(0)?;
     if state & DEAD != 0 {
-        end(tid, now_ns, desk, counters);
+        end(tid, (before_ns, now_ns), desk, counters);
         return None;
     }
     let thread = thread(ids, desk, counters)?;
     // SAFETY: a value of the map, which this CPU alone writes now (see the module).
     let thread = unsafe { &mut *thread };
+    close_unseen(thread, tid, before_ns, counters);
     let mut facts = WaitFacts {
         class: 0,
         chance: 0,
@@ -265,9 +292,11 @@ fn thread(ids: u64, desk: *mut Desk, counters: *mut WaitCounters) -> Option<*mut
 
 /// A thread is over: its sums go to the agent, its entry goes.
 #[inline(always)]
-fn end(tid: u32, now_ns: u64, desk: *mut Desk, counters: *mut WaitCounters) {
+fn end(tid: u32, (before_ns, now_ns): (u64, u64), desk: *mut Desk, counters: *mut WaitCounters) {
     libc_locks::forget(tid);
     let Some(thread) = THREADS.get_ptr_mut(tid) else { return };
+    // SAFETY: a value of the map, which this CPU alone writes now.
+    close_unseen(unsafe { &mut *thread }, tid, before_ns, counters);
     // SAFETY: a value of the map, which only this CPU uses.
     let end = unsafe { &mut (*desk).end };
     end.kind = RecordKind::ThreadEnd as u32;

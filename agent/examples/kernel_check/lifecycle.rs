@@ -1,7 +1,7 @@
 //! Do the records of the life of processes come, and does the ledger close.
 
-use crate::hotplug;
 use crate::report::{Report, Verdict};
+use crate::{hotplug, unseen};
 use agent::address::Pid;
 use agent::bpf::{BpfError, ProcessEvent, Record, Sampler, Statistics};
 use anyhow::Result;
@@ -80,6 +80,7 @@ pub(crate) fn check(report: Report, mut sampler: Sampler, folder: &Path) -> Resu
     while begin.elapsed() < DURATION || !all_heard(&heard) && begin.elapsed() < PATIENCE {
         sampler.poll(Duration::from_millis(50), &mut |record| heard.hear(record))?;
     }
+    unseen::check(report, &mut sampler, &mut |record| heard.hear(record))?;
     hotplug::check(report, &mut sampler, &mut |record| heard.hear(record))?;
     sampler.stop()?;
     sampler.flush(&mut |record| heard.hear(record));

@@ -11,9 +11,11 @@ mod left;
 mod lifecycle;
 mod load;
 mod machine;
+mod module;
 mod report;
 mod stacks;
 mod targets;
+mod unseen;
 
 use agent::bpf::{Form, FormChoice};
 use agent::kernel::KernelFacts;

@@ -1,9 +1,9 @@
 //! Are the stacks whole: the engine samples the targets as it would any host, and what it names is held
 //! against what is known of them.
 
-use crate::FREQUENCY_HZ;
 use crate::report::{Report, Verdict};
 use crate::targets::{BRIEF, TRUTHS, Targets, Truth};
+use crate::{FREQUENCY_HZ, module};
 use agent::aggregate::{
     Code, LocationIndex, NameSources, NamedWindow, NamingPatience, marker_text, start_naming,
 };
@@ -93,10 +93,10 @@ pub(crate) fn check(report: Report, form: FormChoice, targets: &Targets) -> Resu
     }
     brief(report, &window);
     ledger(report, &window);
-    Ok(())
+    module::judge(report, &window)
 }
 
-/// Lets the targets run and starts new processes once the sampling has begun.
+/// Lets the targets run, starts new processes and loads a module, once the sampling has begun.
 fn work(control: &Control, targets: &Targets) -> Result<()> {
     if !control.wait_sampling(START_PATIENCE) {
         bail!("the sampling did not begin");
@@ -104,6 +104,9 @@ fn work(control: &Control, targets: &Targets) -> Result<()> {
     targets.go_on()?;
     let started = (0..BRIEF_PROCESSES).map(|_| targets.command(BRIEF).spawn());
     let started = started.collect::<std::io::Result<Vec<_>>>()?;
+    if module::is_there() {
+        module::load()?;
+    }
     started.into_iter().try_for_each(|mut process| process.wait().map(drop))?;
     Ok(())
 }

@@ -132,6 +132,8 @@ pub struct WaitLedger {
     pub stacks_lost: u64,
     /// Ends of waits and of threads that did not fit into the ring buffer.
     pub ends_lost: u64,
+    /// Waits whose end no switch told: estimated.
+    pub ends_unseen: u64,
     /// Waits of threads that did not fit into the map of threads.
     pub threads_refused: u64,
     /// Waits that would have ended before they began, or lasted a year.
@@ -155,6 +157,7 @@ impl WaitLedger {
             stacks_held,
             stacks_lost,
             ends_lost,
+            ends_unseen,
             threads_refused,
             unbelievable,
             malformed,
@@ -170,6 +173,7 @@ impl WaitLedger {
             (&mut self.stacks_held, stacks_held),
             (&mut self.stacks_lost, stacks_lost),
             (&mut self.ends_lost, ends_lost),
+            (&mut self.ends_unseen, ends_unseen),
             (&mut self.threads_refused, threads_refused),
             (&mut self.unbelievable, unbelievable),
             (&mut self.malformed, malformed),

@@ -114,6 +114,7 @@ fn add(sum: &mut WaitCounters, more: &WaitCounters) {
         waits,
         negative,
         absurd,
+        ends_unseen,
         threads_refused,
         stacks,
         stacks_held,
@@ -128,6 +129,7 @@ fn add(sum: &mut WaitCounters, more: &WaitCounters) {
     sum.waits += waits;
     sum.negative += negative;
     sum.absurd += absurd;
+    sum.ends_unseen += ends_unseen;
     sum.threads_refused += threads_refused;
     sum.stacks += stacks;
     sum.stacks_held += stacks_held;

@@ -3,7 +3,7 @@
 use super::engine::Figure;
 
 /// Figures that only grow.
-pub(super) const SINCE_START: [Figure; 22] = [
+pub(super) const SINCE_START: [Figure; 23] = [
     ("switches", "Switches of CPUs between threads", |counts| counts.waits.switches),
     ("waits", "Waits of threads that ended", |counts| counts.waits.waits),
     ("waits_negative", "Waits that would have ended before they began", |counts| {
@@ -48,6 +48,9 @@ pub(super) const SINCE_START: [Figure; 22] = [
     ),
     ("wait_ends_lost", "Ends of waits that found the ring buffer full", |counts| {
         counts.waits.ends_lost
+    }),
+    ("wait_ends_unseen", "Waits whose end no switch told: estimated", |counts| {
+        counts.waits.ends_unseen
     }),
     ("wait_ends_missed", "Waits with a stack whose end was not told", |counts| {
         counts.off_cpu.ends_missed

@@ -11,7 +11,7 @@ use crate::clock::{MonotonicNs, monotonic_now};
 use crate::limits::{
     KALLSYMS_BYTES_MAX, KALLSYMS_LINE_BYTES_MAX, KALLSYMS_READ_INTERVAL_NS_MAX,
     KALLSYMS_READ_INTERVAL_NS_MIN, KERNEL_FUNCTION_BYTES_MAX, KERNEL_NAMES_BYTES_MAX,
-    KERNEL_SYMBOLS_MAX, MODULES_BYTES_MAX, MODULES_LOOK_INTERVAL_NS,
+    KERNEL_SYMBOLS_MAX, MODULES_BYTES_MAX, MODULES_LOOK_INTERVAL_NS, PAGE_BYTES,
 };
 use crate::normalize::KernelRegion;
 use crate::process::maps::read_line;
@@ -23,6 +23,8 @@ use std::sync::Arc;
 
 /// Module of the kernel itself.
 const CORE: &str = "vmlinux";
+/// What the kernel says of the code of BPF programs.
+const BPF: &str = "bpf";
 
 /// One symbol: 16 bytes and its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,13 +311,28 @@ impl SymbolTable {
         }
     }
 
+    /// Where the symbol at that place ends, by the next one: it was the greatest start below the address. The
+    /// last function of a module has no next one, and what lies behind its page may be code that is gone: what a
+    /// module runs while it is loaded has pages of its own (kernel/module/main.c, `MOD_INIT_TEXT`; before Linux 6.4
+    /// `init_layout`).
+    fn end(&self, at: usize, symbol: &Symbol) -> u64 {
+        let module = self.modules.get(usize::from(symbol.module)).map(String::as_str);
+        let is_followed = self
+            .symbols
+            .get(at + 1)
+            .is_some_and(|next| next.module == symbol.module && next.name_bytes > 0);
+        if is_followed || matches!(module, Some(CORE | BPF)) {
+            return symbol.start.saturating_add(KERNEL_FUNCTION_BYTES_MAX);
+        }
+        (symbol.start | (PAGE_BYTES - 1)).saturating_add(1)
+    }
+
     fn find(&self, address: u64) -> Option<KernelSymbol> {
         let at = self.symbols.partition_point(|symbol| symbol.start <= address).checked_sub(1)?;
         let symbol = self.symbols.get(at)?;
         let name = name_bytes(&self.names, symbol);
-        // The next symbol ends this one, or it was not the greatest start below the address.
-        let near = address.wrapping_sub(symbol.start) < KERNEL_FUNCTION_BYTES_MAX;
-        (near && !name.is_empty()).then(|| KernelSymbol {
+        let is_inside = address < self.end(at, symbol);
+        (is_inside && !name.is_empty()).then(|| KernelSymbol {
             name: String::from_utf8_lossy(name).into_owned(),
             module: self.modules.get(usize::from(symbol.module)).cloned().unwrap_or_default(),
         })

@@ -2,6 +2,8 @@
 //! libraries of both. No distribution, no shell, no disk.
 
 use super::archive::Archive;
+use super::branch::Branch;
+use super::cache::Kernel;
 use crate::build::{PACKAGES, cargo_with_bpf};
 use crate::command::{command, output, run, say};
 use crate::setup;
@@ -12,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 /// Where the targets lie in the guest.
 const TARGETS: &str = "/targets";
+/// Where the kernel's module lies in the guest.
+const MODULE: &str = "/module.ko";
 
 /// A program and how it is compiled. All are without frame pointers: the stacks come from tables.
 struct Target {
@@ -51,6 +55,19 @@ pub(crate) fn initramfs(folder: &Path) -> Result<PathBuf> {
     let file = folder.join("initramfs");
     std::fs::write(&file, archive.finish()?)
         .with_context(|| format!("write {}", file.display()))?;
+    Ok(file)
+}
+
+/// The archive with the kernel's module, if it has one: archives may follow each other.
+pub(crate) fn with_module(initramfs: &Path, branch: Branch, kernel: &Kernel) -> Result<PathBuf> {
+    let Some(module) = &kernel.module else { return Ok(initramfs.to_owned()) };
+    let mut archive = Archive::default();
+    archive.program(MODULE, module)?;
+    let read = std::fs::read(initramfs);
+    let mut bytes = read.with_context(|| format!("read {}", initramfs.display()))?;
+    bytes.extend(archive.finish()?);
+    let file = initramfs.with_extension(branch.to_string());
+    std::fs::write(&file, bytes).with_context(|| format!("write {}", file.display()))?;
     Ok(file)
 }
 

@@ -208,7 +208,7 @@ mod tests {
             version: "6.1.192-3".to_owned(),
             sha256: "0".repeat(64),
         };
-        let kernel = Kernel { package, image: "/vmlinuz".into() };
+        let kernel = Kernel { package, image: "/vmlinuz".into(), module: None };
         let run =
             Run { console: console.to_owned(), elapsed: Duration::from_secs(7), timed_out: false };
         Row::ran(Branch::Series(6, 1), kernel, &run)

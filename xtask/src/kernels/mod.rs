@@ -116,13 +116,14 @@ fn boot_all(
                 }
                 Ok(kernel) => {
                     say(&format!("booting {branch}: {}", kernel.package.name));
-                    let mut run = machine::boot(qemu, &kernel.image, initramfs)?;
+                    let archive = guest::with_module(initramfs, branch, &kernel)?;
+                    let mut run = machine::boot(qemu, &kernel.image, &archive)?;
                     // On a busy host the emulator now and then runs an instruction that the kernel is patching on the other
                     // processor (a jump label, also before any of our programs is loaded), and the kernel panics. What
                     // is ours panics again.
                     if run.panicked() {
                         say(&format!("{branch} panicked: it is booted once more"));
-                        run = machine::boot(qemu, &kernel.image, initramfs)?;
+                        run = machine::boot(qemu, &kernel.image, &archive)?;
                     }
                     Row::ran(branch, kernel, &run)
                 }

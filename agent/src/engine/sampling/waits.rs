@@ -253,6 +253,7 @@ pub(super) fn closed(
         stacks_held: since(|it| it.stacks_held),
         stacks_lost: since(|it| it.stacks_lost),
         ends_lost: since(|it| it.ends_lost).saturating_add(since(|it| it.threads_lost)),
+        ends_unseen: since(|it| it.ends_unseen),
         threads_refused: since(|it| it.threads_refused),
         unbelievable: since(|it| it.negative).saturating_add(since(|it| it.absurd)),
         malformed: now.waits_malformed.saturating_sub(before.waits_malformed),

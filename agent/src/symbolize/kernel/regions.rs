@@ -12,6 +12,7 @@ use crate::clock::MonotonicNs;
 use crate::limits::{KERNEL_REGION_KEPT_NS, KERNEL_REGIONS_MAX};
 use crate::normalize::{Frame, KernelRegion};
 use crate::symbolize::KernelSymbol;
+use crate::symbolize::kernel::{BPF, CORE};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -76,7 +77,7 @@ impl KernelRegions {
         if gone && ended {
             return;
         }
-        let module = if bpf { "bpf" } else { "vmlinux" };
+        let module = if bpf { BPF } else { CORE };
         let name = String::from_utf8_lossy(&name).into_owned();
         let symbol = KernelSymbol { name, module: module.to_owned() };
         let (since, until) = if gone { (None, Some(time)) } else { (Some(time), None) };

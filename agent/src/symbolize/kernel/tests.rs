@@ -66,6 +66,25 @@ fn addresses_are_named_up_to_the_next_symbol() {
     }
 }
 
+/// What a module ran while it was loaded lay behind it and is gone; so may another module's.
+#[test]
+fn the_last_function_of_a_module_ends_with_its_page() {
+    let text = "ffffffffc0201000 t first\t[raid]\nffffffffc0203e00 t last\t[raid]\n\
+        ffffffffc0206000 d table\t[raid]\nffffffffc0207f00 t alone\t[other]\n\
+        ffffffffc0300000 t bpf_prog_1\t[bpf]\n";
+    let table = SymbolTable::read(text.as_bytes()).unwrap();
+    for (address, expected) in [
+        (0xffff_ffff_c020_3dff, "first [raid]"),
+        (0xffff_ffff_c020_3fff, "last [raid]"),
+        (0xffff_ffff_c020_4000, "-"),
+        (0xffff_ffff_c020_7fff, "alone [other]"),
+        (0xffff_ffff_c020_8000, "-"),
+        (0xffff_ffff_c030_1000, "bpf_prog_1 [bpf]"),
+    ] {
+        assert_eq!(shown(&table, address), expected, "{address:#x}");
+    }
+}
+
 #[test]
 fn suffixes_of_compilers() {
     for (name, expected) in [
