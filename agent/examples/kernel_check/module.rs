@@ -13,7 +13,7 @@ const FILE: &str = "/module.ko";
 const NAME: &std::ffi::CStr = c"raid6_pq";
 /// Each algorithm is tried for 16 ticks of the kernel's clock (lib/raid6/algos.c, `raid6_choose_gen`); which ones
 /// there are depends on the processor, and an emulated one does not get every tick of the sampler.
-const SAMPLES_MIN: usize = 10;
+const SAMPLES_MIN: usize = 3;
 
 /// What it tries: `raid6_avx22_gen_syndrome` and the like. What calls them is gone once it is loaded, and has no name.
 const FUNCTIONS: &str = "_syndrome";

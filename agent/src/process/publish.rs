@@ -510,4 +510,6 @@ fn coalesced(mappings: Vec<WalkMapping>) -> Vec<WalkMapping> {
 }
 
 #[cfg(test)]
+mod scene;
+#[cfg(test)]
 mod tests;
