@@ -6,6 +6,7 @@ mod again;
 mod debug_file;
 mod inode;
 mod inside;
+mod lock_owner;
 mod room;
 
 use super::host::{FileIdentity, Host, OpenError, OpenedFile, Task};
@@ -14,7 +15,7 @@ use super::maps::MapsEntry;
 use crate::address::{AbsAddr, FileId, FileOffset};
 use crate::bpf::Inode;
 use crate::clock::{MonotonicNs, monotonic_now};
-use crate::elf::{ForeignFileError, ForeignFiles, Runtime};
+use crate::elf::{ForeignFileError, ForeignFiles};
 use crate::engine::OpenFiles;
 use crate::limits::{
     FILE_OPEN_NS_MAX, FILE_PLACES_MAX, FILES_BYTES_MAX, FILES_MAX, FILES_OPEN_MAX,
@@ -23,6 +24,7 @@ use crate::normalize::MappedFile;
 use crate::path;
 use debug_file::DebugFile;
 use hashbrown::HashMap;
+pub(crate) use lock_owner::LockOwner;
 use proto::BuildId;
 use rustix::fs::MemfdFlags;
 use std::collections::VecDeque;
@@ -75,29 +77,6 @@ pub struct FileCounts {
     pub malformed: u64,
     /// Mappings that may show a library inside a larger file and were not looked at, because of a limit.
     pub embedded_left_out: u64,
-}
-
-/// Whose locks a file may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockOwner {
-    /// Go's package sync.
-    Go,
-    /// A C library: the file is one, or a program that may have one linked into it.
-    Libc,
-}
-
-impl LockOwner {
-    fn of(file: &MappedFile) -> Option<Self> {
-        /// glibc, where its threads were until 2.33, and musl.
-        const NAMES: [&str; 5] = ["libc.so", "libc-2.", "libpthread", "ld-musl-", "libc.musl-"];
-        let facts = file.facts.as_ref()?;
-        if facts.runtime == Runtime::Go {
-            return Some(Self::Go);
-        }
-        let name = path::file_name(&file.path);
-        let is_library = NAMES.iter().any(|known| name.starts_with(known));
-        (is_library || facts.is_static).then_some(Self::Libc)
-    }
 }
 
 /// All files. Shared with the thread that names: it asks for descriptors.
