@@ -2,7 +2,7 @@
 //! what that costs and how to grant it. It changes nothing on the host.
 
 use crate::bpf::{self, Sampler};
-use crate::kernel::KernelFacts;
+use crate::kernel::{KernelFacts, SHADOW_STACKS};
 use crate::symbolize::kernel::KernelSymbols;
 use perf_event_open_sys as perf;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -276,8 +276,9 @@ fn perf_clock(filtered: bool) -> Check {
 /// Loads and attaches everything that sampling needs, and lets it go again without starting it.
 fn programs(filtered: bool) -> Vec<Check> {
     let what = "BPF programs";
+    let allowed = KernelFacts::read(Path::new("/proc")).allow_libc_probes();
     let options =
-        bpf::Options { off_cpu: true, go_locks: true, libc_locks: true, ..Default::default() };
+        bpf::Options { off_cpu: true, go_locks: true, libc_locks: allowed, ..Default::default() };
     match Sampler::load(&options) {
         Ok((sampler, _tables)) => {
             let mebibytes = sampler.map_bytes() >> 20;
@@ -287,8 +288,9 @@ fn programs(filtered: bool) -> Vec<Check> {
             };
             let found = format!("load and attach as {form}, with {mebibytes} MiB of maps");
             let refused = sampler.waits_refused();
-            let probes = refused.is_none().then(|| lock_probes(&sampler, filtered));
-            [good(what, found), waits(refused, filtered)].into_iter().chain(probes).collect()
+            let probes = refused.is_none().then(|| lock_probes(&sampler, allowed, filtered));
+            let checks = [good(what, found), waits(refused, filtered)].into_iter();
+            checks.chain(probes.into_iter().flatten()).collect()
         }
         Err(error) => vec![Check {
             what,
@@ -301,24 +303,44 @@ fn programs(filtered: bool) -> Vec<Check> {
 }
 
 /// The programs of locks, which were loaded with the others.
-fn lock_probes(sampler: &Sampler, filtered: bool) -> Check {
-    let what = "probes of locks";
+fn lock_probes(sampler: &Sampler, allowed: bool, filtered: bool) -> [Check; 2] {
     let cost_ns = |cost: Option<_>| cost.and_then(Result::ok).map(|cost: bpf::ProbeCost| cost.ns);
     let go = cost_ns(sampler.lock_probes().map(|probes| probes.cost_ns()));
     let libc = cost_ns(sampler.libc_probes().map(|probes| probes.cost_ns()));
-    if let (Some(go), Some(libc)) = (go, libc) {
-        let found = format!(
-            "{go} ns a hit in Go programs, {libc} ns in C libraries; only where a lock is waited for"
-        );
-        return good(what, found);
+    [go_probes(go, sampler.form(), filtered), libc_probes(libc, allowed, filtered)]
+}
+
+/// What lets the kernel probe code of programs.
+const PROBES_GRANT: &str = "a kernel with CONFIG_UPROBE_EVENTS=y, CAP_BPF and CAP_PERFMON";
+
+fn go_probes(cost_ns: Option<u64>, form: bpf::Form, filtered: bool) -> Check {
+    let what = "probes of Go's locks";
+    if let Some(ns) = cost_ns {
+        return good(what, format!("{ns} ns a hit, only where a goroutine waits for a lock"));
     }
-    Check {
-        what,
-        state: State::Costs,
-        found: "the kernel refuses them".to_owned(),
-        costs: "waits for locks of Go, and of C libraries that no name tells".to_owned(),
-        grant: refused("a kernel with CONFIG_UPROBE_EVENTS=y, CAP_BPF and CAP_PERFMON", filtered),
+    let (found, grant) = match form {
+        bpf::Form::BpfLoop => ("the kernel refuses them", refused(PROBES_GRANT, filtered)),
+        bpf::Form::TailCalls => (
+            "the kernel has no bpf_loop, which their programs walk stacks with",
+            "Linux 5.17 or newer".to_owned(),
+        ),
+    };
+    let costs = "waits for locks of Go".to_owned();
+    Check { what, state: State::Costs, found: found.to_owned(), costs, grant }
+}
+
+fn libc_probes(cost_ns: Option<u64>, allowed: bool, filtered: bool) -> Check {
+    let what = "probes of C libraries' locks";
+    if let Some(ns) = cost_ns {
+        return good(what, format!("{ns} ns a hit, only where a thread waits for a lock"));
     }
+    let (found, grant) = if allowed {
+        ("the kernel refuses them", refused(PROBES_GRANT, filtered))
+    } else {
+        (SHADOW_STACKS, "boot with nousershstk, if no program is to have a shadow stack".to_owned())
+    };
+    let costs = "waits for locks of C libraries that no name tells".to_owned();
+    Check { what, state: State::Costs, found: found.to_owned(), costs, grant }
 }
 
 /// The programs at the switches of CPUs, which were loaded with the others.

@@ -1,7 +1,7 @@
 //! Which kernels the agent runs on, and why it refuses the others. What a kernel can do beyond that is
 //! found by trying, in `bpf` and `doctor`.
 
-use crate::limits::KERNEL_CONFIG_BYTES_MAX;
+use crate::limits::{CPU_INFO_BYTES_MAX, KERNEL_CONFIG_BYTES_MAX};
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -80,7 +80,17 @@ pub struct KernelFacts {
     /// Whether copies from user space are checked (`CONFIG_HARDENED_USERCOPY`); `None` if the
     /// configuration cannot be read, which counts as yes.
     pub hardened_usercopy: Option<bool>,
+    /// Whether programs may use shadow stacks (CPU and kernel have them, since 6.6, and no `nousershstk` at boot); `None`
+    /// if it cannot be read, which counts as yes.
+    pub shadow_stacks: Option<bool>,
 }
+
+/// Why C libraries are not probed where programs may use shadow stacks. The kernel carries out a call that is probed by
+/// itself, and from 6.6 to the fix of August 2025 pushes the return address on the normal stack alone
+/// (`arch/x86/kernel/uprobes.c`, `emulate_push_stack`): the return then kills the program. Kernels of distributions have the
+/// fix or not, whatever they call themselves, so none is trusted.
+pub const SHADOW_STACKS: &str = "programs may use shadow stacks here (user_shstk in /proc/cpuinfo, or it \
+    cannot be read), which kernels without a fix of August 2025 forget at a call that is probed";
 
 /// Why the agent does not start on this kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -130,12 +140,21 @@ impl KernelFacts {
         let off = hardening_off_at_boot(&text(&proc_root.join("cmdline")));
         let configured = configuration(proc_root, &release)
             .map(|text| text.lines().any(|line| line == "CONFIG_HARDENED_USERCOPY=y"));
+        let cpus = std::fs::File::open(proc_root.join("cpuinfo"));
+        let cpus = cpus.and_then(|file| bounded(file, CPU_INFO_BYTES_MAX)).ok();
         Self {
+            shadow_stacks: cpus.and_then(|text| offers_shadow_stacks(&text)),
             machine: name.machine().to_string_lossy().into_owned(),
             hardened_usercopy: if off { Some(false) } else { configured },
             release,
             version,
         }
+    }
+
+    /// True if C libraries may be probed, see [`SHADOW_STACKS`].
+    #[must_use]
+    pub fn allow_libc_probes(&self) -> bool {
+        self.shadow_stacks == Some(false)
     }
 
     /// Decides whether sampling may start.
@@ -167,25 +186,36 @@ fn hardening_off_at_boot(cmdline: &str) -> bool {
     last.is_some_and(|value| matches!(value.as_str(), "off" | "0" | "n" | "N"))
 }
 
+/// What the flags of the first CPU say: the kernel shows them for all that it uses.
+fn offers_shadow_stacks(cpuinfo: &str) -> Option<bool> {
+    let flags = cpuinfo.lines().find_map(|line| {
+        let (name, flags) = line.split_once(':')?;
+        (name.trim_end() == "flags").then_some(flags)
+    })?;
+    Some(flags.split_whitespace().any(|flag| flag == "user_shstk"))
+}
+
 /// The configuration that the kernel was built with, from `/proc/config.gz` or `/boot`.
 fn configuration(proc_root: &Path, release: &str) -> Option<String> {
     let packed = std::fs::File::open(proc_root.join("config.gz"));
-    if let Ok(text) = packed.and_then(|file| bounded(flate2::read::GzDecoder::new(file))) {
+    if let Ok(text) =
+        packed.and_then(|file| bounded(flate2::read::GzDecoder::new(file), KERNEL_CONFIG_BYTES_MAX))
+    {
         return Some(text);
     }
     let plain = std::fs::File::open(Path::new("/boot").join(format!("config-{release}")));
-    plain.and_then(bounded).ok()
+    plain.and_then(|file| bounded(file, KERNEL_CONFIG_BYTES_MAX)).ok()
 }
 
-fn bounded(reader: impl Read) -> std::io::Result<String> {
+fn bounded(reader: impl Read, max: u64) -> std::io::Result<String> {
     let mut text = String::new();
-    reader.take(KERNEL_CONFIG_BYTES_MAX).read_to_string(&mut text)?;
+    reader.take(max).read_to_string(&mut text)?;
     Ok(text)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelFacts, KernelVersion, hardening_off_at_boot};
+    use super::{KernelFacts, KernelVersion, hardening_off_at_boot, offers_shadow_stacks};
     use std::path::Path;
 
     #[test]
@@ -224,6 +254,7 @@ mod tests {
             release: version.into(),
             version: KernelVersion::parse(version),
             hardened_usercopy: hardened,
+            shadow_stacks: None,
         };
         let found = match facts.check(ignore) {
             Ok(_) => String::new(),
@@ -263,6 +294,7 @@ mod tests {
             release: "6.12.1".into(),
             version: KernelVersion::parse("6.12.1"),
             hardened_usercopy: None,
+            shadow_stacks: None,
         };
         assert!(arm.check(true).unwrap_err().to_string().contains("aarch64"));
     }
@@ -278,5 +310,30 @@ mod tests {
     fn this_kernel_is_read() {
         let facts = KernelFacts::read(Path::new("/proc"));
         assert!(facts.version.is_some(), "{facts:?}");
+        assert!(facts.shadow_stacks.is_some(), "{facts:?}");
+    }
+
+    #[test]
+    fn c_libraries_are_probed_where_no_program_has_a_shadow_stack() {
+        let cpu = |flags: &str| format!("processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: x\n\n");
+        for (text, shadow_stacks, allowed) in [
+            (cpu("fpu sse2 avx512_bf16 user_shstk"), Some(true), false),
+            (cpu("user_shstk fpu"), Some(true), false),
+            // What virtual machines are told of, and names that are like it.
+            (cpu("fpu user_shstk_not no_user_shstk shstk ibt"), Some(false), true),
+            (cpu(""), Some(false), true),
+            (cpu("fpu") + "vmx flags\t: user_shstk\n", Some(false), true),
+            ("processor\t: 0\nFeatures\t: fp asimd\n".to_owned(), None, false),
+            (String::new(), None, false),
+        ] {
+            assert_eq!(offers_shadow_stacks(&text), shadow_stacks, "{text}");
+            let proc_root = tempfile::tempdir().unwrap();
+            std::fs::write(proc_root.path().join("cpuinfo"), &text).unwrap();
+            let facts = KernelFacts::read(proc_root.path());
+            assert_eq!(facts.shadow_stacks, shadow_stacks, "{text}");
+            assert_eq!(facts.allow_libc_probes(), allowed, "{text}");
+        }
+        let nothing = KernelFacts::read(Path::new("/dev/null"));
+        assert!(!nothing.allow_libc_probes());
     }
 }

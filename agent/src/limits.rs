@@ -208,6 +208,8 @@ pub const MODULES_LOOK_INTERVAL_NS: u64 = 1_000_000_000;
 pub const MODULES_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of the kernel's configuration: 250 KB on a distribution kernel.
 pub const KERNEL_CONFIG_BYTES_MAX: u64 = 4 << 20;
+/// Bytes of `/proc/cpuinfo` that are read for the flags of the first CPU: each has about 2 KB.
+pub const CPU_INFO_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a sample that brought its stack waits for its tables, nanoseconds: 100 ms is the goal for a
 /// table, 300 ms for one of a million rows.

@@ -22,6 +22,14 @@ pub struct Attached {
     pub(super) events: Vec<OwnedFd>,
 }
 
+impl Attached {
+    /// How many places are probed: each has a descriptor.
+    #[must_use]
+    pub fn places(&self) -> usize {
+        self.events.len()
+    }
+}
+
 /// What kind of perf event a probe is, by this kernel's number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProbeKind(u32);

@@ -35,6 +35,32 @@ fn texts_of_the_kernel_are_read() {
     assert_eq!(status_field("CapEff:\t00000000a80425fb", "CapEff"), Some("00000000a80425fb"));
 }
 
+/// Each says what it lacks, and nothing of the other.
+#[test]
+fn probes_of_go_and_of_c_libraries_are_told_apart() {
+    use bpf::Form::{BpfLoop, TailCalls};
+    let found = go_probes(Some(700), TailCalls, false);
+    assert_eq!(found.state, State::Good);
+    assert!(found.found.contains("700 ns"), "{found:?}");
+    let old = go_probes(None, TailCalls, true);
+    assert!(old.found.contains("bpf_loop") && old.grant.contains("5.17"), "{old:?}");
+    let refused = go_probes(None, BpfLoop, true);
+    assert!(refused.grant.contains("CONFIG_UPROBE_EVENTS"), "{refused:?}");
+    assert!(!refused.grant.contains("5.17"), "{refused:?}");
+    let found = libc_probes(Some(300), true, false);
+    assert_eq!(found.state, State::Good);
+    assert!(found.found.contains("300 ns"), "{found:?}");
+    let guarded = libc_probes(None, false, true);
+    assert!(guarded.found.contains("shadow stacks"), "{guarded:?}");
+    assert!(guarded.grant.contains("nousershstk"), "{guarded:?}");
+    let refused = libc_probes(None, true, false);
+    assert!(refused.grant.contains("CONFIG_UPROBE_EVENTS"), "{refused:?}");
+    for check in [old, guarded, refused] {
+        assert_eq!(check.state, State::Costs);
+        assert!(check.costs.contains("Go") != check.costs.contains("C libraries"), "{check:?}");
+    }
+}
+
 #[test]
 fn this_host_is_examined_without_a_panic() {
     let examination = Examination::of_this_host(false);

@@ -25,7 +25,7 @@ use crate::aggregate::Window;
 use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
-use crate::kernel::KernelFacts;
+use crate::kernel::{KernelFacts, SHADOW_STACKS};
 use crate::limits::{
     ALLOCATION_KEPT_BYTES_MAX, ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, ENGINE_NICE,
     UNWIND_TABLE_BYTES_MAX,
@@ -170,12 +170,13 @@ pub fn run(
     sink: &mut dyn WindowSink,
     control: &Control,
 ) -> Result<(), EngineError> {
-    KernelFacts::read(&options.proc_root).check(options.ignore_kernel_defects)?;
+    let facts = KernelFacts::read(&options.proc_root);
+    facts.check(options.ignore_kernel_defects)?;
     // What this thread starts later must not go first: programs of its caller would keep the threads of
     // the next engine waiting.
     let nice = rustix::process::getpriority_process(None);
     go_first(ENGINE_NICE);
-    let end = run_first(options, sink, control);
+    let end = run_first(options, &facts, sink, control);
     if let Ok(nice) = nice {
         go_first(nice);
     }
@@ -184,11 +185,16 @@ pub fn run(
 
 fn run_first(
     options: &EngineOptions,
+    facts: &KernelFacts,
     sink: &mut dyn WindowSink,
     control: &Control,
 ) -> Result<(), EngineError> {
     raise_descriptor_limit();
     return_freed_memory();
+    let probed = options.off_cpu && options.lock_probes;
+    if probed && !facts.allow_libc_probes() {
+        tracing::warn!("locks of C libraries are not probed: {SHADOW_STACKS}");
+    }
     let (sampler, tables) = Sampler::load(&bpf::Options {
         frequency_hz: options.frequency_hz,
         form: options.form,
@@ -198,8 +204,8 @@ fn run_first(
         table_bytes_max: options.table_bytes_max,
         off_cpu: options.off_cpu,
         wait_stacks: options.wait_stacks,
-        go_locks: options.off_cpu && options.lock_probes,
-        libc_locks: options.off_cpu && options.lock_probes,
+        go_locks: probed,
+        libc_locks: probed && facts.allow_libc_probes(),
         ..bpf::Options::default()
     })?;
     if let Some(error) = sampler.waits_refused() {

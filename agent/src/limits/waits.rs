@@ -9,16 +9,25 @@ pub const PROBED_FUNCTION_BYTES_MAX: u64 = 16 << 10;
 /// Returns of a function that is probed: those of Go's semaphores have one.
 pub const PROBED_RETURNS_MAX: usize = 4;
 
-/// Bytes of code of a C library, or of a program that one is linked into, that are searched: glibc has 1.6 MB.
+/// Bytes of code of a C library, or of a program that one is linked into, that are searched, in all its segments: glibc has
+/// 1.6 MB.
 pub const PROBED_CODE_BYTES_MAX: u64 = 32 << 20;
 /// Bytes of its call frame information: glibc has 160 KB.
 pub const PROBED_FRAME_BYTES_MAX: u64 = 8 << 20;
-/// Calls of one waiting function that are probed: glibc 2.36 has 8, each takes 7 ms to attach.
-pub const PROBED_CALLS_MAX: usize = 32;
+/// Functions of one file that are decoded to see whether they wait: glibc has a hundred.
+pub const PROBED_FUNCTIONS_MAX: usize = 4096;
+/// CPU time of the search of one file, nanoseconds: glibc takes 20 ms.
+pub const PROBED_FILE_CPU_NS_MAX: u64 = 2_000_000_000;
+/// Calls that are probed in one file, 7 ms to attach each: glibc 2.36 has 20. A file with more is none of the C libraries,
+/// and not probed.
+pub const PROBED_CALLS_MAX: usize = 64;
 
-/// Go programs that are probed at one time, three functions each: a host that runs as many has other cares.
+/// Files that are probed at one time, Go programs and C libraries; as many again wait for their turn. A host that runs
+/// more has other cares.
 pub const PROBED_FILES_MAX: usize = 1024;
-/// Programs that wait to be probed; the rest is asked again when the window ends.
+/// Places that are probed at one time in all files, each a descriptor: a quarter of [`crate::limits::DESCRIPTORS_MAX`].
+pub const PROBED_PLACES_MAX: usize = 4096;
+/// Orders to the thread of probes on their way; what finds no room is asked again when the window ends.
 pub const PROBE_ORDERS_MAX: usize = 256;
 
 /// Calls of a probed function by which the cost of a probe is measured: 20 to 50 ms of a thread of its own.

@@ -70,10 +70,18 @@ const NOW: [Figure; 25] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 76] = [
+const SINCE_START: [Figure; 78] = [
     ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
-        counts.locks.probes.failed
+        counts.locks.probes.programs_failed
     }),
+    ("libc_files_not_probed", "C libraries that could not be probed", |counts| {
+        counts.locks.probes.libraries_failed
+    }),
+    (
+        "lock_files_refused",
+        "Times that a file's locks were not probed because too many are",
+        |counts| counts.locks.probes.refused,
+    ),
     ("lock_probe_hits", "Times that a goroutine met a probe", |counts| counts.locks.programs.hits),
     ("lock_waits_thinned", "Waits of goroutines that others stand for", |counts| {
         counts.locks.programs.thinned

@@ -1,6 +1,7 @@
 //! Where the functions of a file begin and end, by its call frame information: all of them, as programs that are linked
 //! statically have no table to search.
 
+use super::effort::Effort;
 use crate::elf::headers::Elf;
 use crate::limits::PROBED_FRAME_BYTES_MAX;
 use gimli::UnwindSection as _;
@@ -14,9 +15,9 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Reads them; none where the file has no `.eh_frame` section, or one that is damaged.
-    pub(crate) fn of(elf: &Elf<'_>) -> Self {
-        Self { ranges: ranges(elf).unwrap_or_default() }
+    /// Reads them; none where the file has no `.eh_frame` section, or one that is damaged or takes too much effort.
+    pub(crate) fn of(elf: &Elf<'_>, effort: &Effort) -> Self {
+        Self { ranges: ranges(elf, effort).unwrap_or_default() }
     }
 
     /// The function at that address.
@@ -27,7 +28,9 @@ impl Functions {
     }
 }
 
-fn ranges(elf: &Elf<'_>) -> Option<Vec<Range<u64>>> {
+fn ranges(elf: &Elf<'_>, effort: &Effort) -> Option<Vec<Range<u64>>> {
+    /// Entries between two looks at the clock: each may refer to one that takes milliseconds.
+    const ENTRIES: usize = 16;
     let section = elf.section(".eh_frame").filter(|section| section.kind != elf::SHT_NOBITS.0)?;
     let bytes = elf.section_bytes(".eh_frame", section, PROBED_FRAME_BYTES_MAX).ok()?;
     let text = elf.section(".text").map_or(0, |section| section.address);
@@ -35,9 +38,12 @@ fn ranges(elf: &Elf<'_>) -> Option<Vec<Range<u64>>> {
     let mut frames = gimli::EhFrame::new(&bytes, gimli::LittleEndian);
     frames.set_address_size(8);
     let mut entries = frames.entries(&bases);
-    let mut found = Vec::new();
+    let mut found: Vec<Range<u64>> = Vec::new();
     while let Some(entry) = entries.next().ok()? {
         let gimli::CieOrFde::Fde(partial) = entry else { continue };
+        if found.len().is_multiple_of(ENTRIES) && !effort.goes_on() {
+            return None;
+        }
         let fde = partial.parse(gimli::EhFrame::cie_from_offset).ok()?;
         let start = fde.initial_address();
         found.push(start..start.checked_add(fde.len())?);

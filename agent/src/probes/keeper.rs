@@ -7,14 +7,21 @@ use crate::address::FileId;
 use crate::bpf::{Attached, BpfError, LibcProbes, LockProbes, ProbeCost};
 use crate::elf::ForeignFileError;
 use crate::engine::OpenFiles;
-use crate::limits::{PROBE_ORDERS_MAX, PROBED_FILES_MAX};
+use crate::limits::{
+    PROBE_ORDERS_MAX, PROBE_PAUSE_WINDOWS, PROBED_CALLS_MAX, PROBED_FILES_MAX, PROBED_PLACES_MAX,
+};
 use crate::process::files::{Files, LockOwner};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{
+    Receiver, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+};
+
+#[cfg(test)]
+mod tests;
 
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +32,12 @@ pub struct ProbeCounts {
     pub libraries: u64,
     /// Files that have no locks to probe.
     pub without: u64,
-    /// Files that could not be probed.
-    pub failed: u64,
+    /// Go programs that could not be probed.
+    pub programs_failed: u64,
+    /// C libraries that could not be.
+    pub libraries_failed: u64,
+    /// Times that a file found no room: too many files, or places in them, are probed.
+    pub refused: u64,
     /// Times that the probes of a file were taken away because they were met too often.
     pub over_budget: u64,
     /// What a hit in a Go program costs whoever meets it; 0 as long as that is not measured.
@@ -38,22 +49,38 @@ pub struct ProbeCounts {
 /// The engine's end.
 pub struct LockKeeper {
     orders: SyncSender<Order>,
+    answers: Receiver<(FileId, Answer)>,
     counts: Arc<Counts>,
     /// Files up to this one were looked at.
     seen: u32,
-    /// Files with locks.
+    /// Files that may have locks, so many at most.
     probed: HashMap<FileId, Probed>,
+    files_max: usize,
+    /// Files that found no room there, as many at most.
+    waiting: VecDeque<(FileId, LockOwner)>,
+    refused: u64,
     over_budget: u64,
 }
 
-/// A file with locks.
+/// A file that may have locks.
 #[derive(Clone, Copy, Debug)]
 struct Probed {
     owner: LockOwner,
     /// It was ordered to be probed.
     ordered: bool,
-    /// Windows for which it is left alone, because its probes cost too much.
+    /// Windows for which it is left alone: its probes cost too much, or there was no room for them.
     pause: u32,
+    /// It has nothing to probe.
+    useless: bool,
+}
+
+/// What is to be known of a file that was ordered to be probed and is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// It has nothing to probe, or is none of the files that can be understood.
+    Useless,
+    /// There is no room for its places.
+    Later,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +88,9 @@ struct Counts {
     programs: AtomicU64,
     libraries: AtomicU64,
     without: AtomicU64,
-    failed: AtomicU64,
+    programs_failed: AtomicU64,
+    libraries_failed: AtomicU64,
+    refused: AtomicU64,
     go: Cost,
     libc: Cost,
 }
@@ -103,22 +132,39 @@ impl LockKeeper {
     /// If the kernel gives no thread.
     pub fn start(probes: Probes, files: Arc<dyn OpenFiles>) -> std::io::Result<Self> {
         let (orders, received) = sync_channel(PROBE_ORDERS_MAX);
+        // As many answers as orders at most.
+        let (answer, answers) = channel();
         let counts = Arc::<Counts>::default();
         let (attached, unfinished) = Default::default();
-        let work = Work { probes, files, counts: Arc::clone(&counts), attached, unfinished };
+        let work =
+            Work { probes, files, counts: Arc::clone(&counts), answer, attached, unfinished };
         let thread = std::thread::Builder::new().name("probes".to_owned());
         thread.spawn(move || work.run(&received))?;
-        Ok(Self { orders, counts, seen: 0, probed: HashMap::new(), over_budget: 0 })
+        Ok(Self::new(orders, answers, counts, PROBED_FILES_MAX))
+    }
+
+    fn new(
+        orders: SyncSender<Order>,
+        answers: Receiver<(FileId, Answer)>,
+        counts: Arc<Counts>,
+        files_max: usize,
+    ) -> Self {
+        let (probed, waiting) = Default::default();
+        let (seen, refused, over_budget) = (0, 0, 0);
+        Self { orders, answers, counts, seen, probed, files_max, waiting, refused, over_budget }
     }
 
     /// What happened so far.
     #[must_use]
     pub fn counts(&self) -> ProbeCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         ProbeCounts {
-            programs: self.counts.programs.load(Ordering::Relaxed),
-            libraries: self.counts.libraries.load(Ordering::Relaxed),
-            without: self.counts.without.load(Ordering::Relaxed),
-            failed: self.counts.failed.load(Ordering::Relaxed),
+            programs: of(&self.counts.programs),
+            libraries: of(&self.counts.libraries),
+            without: of(&self.counts.without),
+            programs_failed: of(&self.counts.programs_failed),
+            libraries_failed: of(&self.counts.libraries_failed),
+            refused: self.refused + of(&self.counts.refused),
             over_budget: self.over_budget,
             go: self.counts.go.load(),
             libc: self.counts.libc.load(),
@@ -128,27 +174,58 @@ impl LockKeeper {
     /// Has new files probed. Cheap: called whenever records were read.
     pub fn look(&mut self, files: &Files) {
         for (id, owner) in files.new_with_locks(&mut self.seen) {
-            if self.probed.len() < PROBED_FILES_MAX {
-                self.probed.insert(id, Probed { owner, ordered: false, pause: 0 });
-                self.order(id, true);
+            if self.probed.len() < self.files_max {
+                self.add(id, owner);
+                continue;
+            }
+            self.refused += 1;
+            if self.waiting.len() < self.files_max {
+                self.waiting.push_back((id, owner));
             }
         }
     }
 
-    /// Has what nobody maps any more left alone, and what is mapped again probed. Called once per window.
+    fn add(&mut self, id: FileId, owner: LockOwner) {
+        self.probed.insert(id, Probed { owner, ordered: false, pause: 0, useless: false });
+        self.order(id, true);
+    }
+
+    /// Has what nobody maps any more left alone, and what is mapped again probed. What has nothing to probe makes room for
+    /// what waits. Called once per window.
     pub fn tidy(&mut self, files: &Files) {
+        self.hear();
         let ids: Vec<FileId> = self.probed.keys().copied().collect();
         for id in ids {
-            let pause = self.probed.get_mut(&id).map_or(0, |probed| {
-                probed.pause = probed.pause.saturating_sub(1);
-                probed.pause
-            });
-            match files.is_mapped(id) {
-                Some(mapped) => self.order(id, mapped && pause == 0),
-                None => {
-                    self.order(id, false);
-                    self.probed.remove(&id);
+            let Some(probed) = self.probed.get_mut(&id) else { continue };
+            probed.pause = probed.pause.saturating_sub(1);
+            let Probed { pause, useless, .. } = *probed;
+            match files.is_mapped(id).filter(|_| !useless) {
+                Some(mapped) => {
+                    self.order(id, mapped && pause == 0);
                 }
+                // If the order finds no room, the next window asks again: who forgot the file could not have it left.
+                None => {
+                    if self.order(id, false) {
+                        self.probed.remove(&id);
+                    }
+                }
+            }
+        }
+        while self.probed.len() < self.files_max {
+            let Some((id, owner)) = self.waiting.pop_front() else { break };
+            if files.is_mapped(id).is_some() {
+                self.add(id, owner);
+            }
+        }
+    }
+
+    /// What became of orders.
+    fn hear(&mut self) {
+        while let Ok((id, answer)) = self.answers.try_recv() {
+            let Some(probed) = self.probed.get_mut(&id) else { continue };
+            match answer {
+                Answer::Useless => probed.useless = true,
+                Answer::Later => probed.pause = PROBE_PAUSE_WINDOWS,
             }
         }
     }
@@ -176,19 +253,21 @@ impl LockKeeper {
         ids.into_iter().for_each(|id| self.pause(id, windows));
     }
 
-    fn order(&mut self, id: FileId, probe: bool) {
+    /// False if there was no room for the order: the next window asks again.
+    fn order(&mut self, id: FileId, probe: bool) -> bool {
         let Some(probed) = self.probed.get_mut(&id).filter(|it| it.ordered != probe) else {
-            return;
+            return true;
         };
         let order = if probe { Order::Probe(id, probed.owner) } else { Order::Leave(id) };
         match self.orders.try_send(order) {
             Ok(()) => probed.ordered = probe,
-            // The next window asks again.
-            Err(TrySendError::Full(_)) => {}
+            Err(TrySendError::Full(_)) => return false,
+            // And with it all probes.
             Err(TrySendError::Disconnected(_)) => {
                 tracing::debug!("the thread of probes is gone");
             }
         }
+        true
     }
 }
 
@@ -214,6 +293,7 @@ struct Work {
     probes: Probes,
     files: Arc<dyn OpenFiles>,
     counts: Arc<Counts>,
+    answer: Sender<(FileId, Answer)>,
     attached: HashMap<FileId, (LockOwner, Attached)>,
     /// The first one is being probed.
     unfinished: VecDeque<Unfinished>,
@@ -224,6 +304,8 @@ struct Work {
 enum ProbeError {
     #[error("nobody has the file any more")]
     Gone,
+    #[error("{PROBED_PLACES_MAX} places or nearly as many are probed")]
+    NoRoom,
     #[error(transparent)]
     File(#[from] ForeignFileError),
     #[error(transparent)]
@@ -246,7 +328,7 @@ impl Work {
     fn run(mut self, orders: &Receiver<Order>) {
         self.measure();
         loop {
-            // Go programs do not wait for C libraries, which have more places.
+            // A Go program waits for the search of a C library, not for its places: they are more.
             let order = if self.unfinished.is_empty() {
                 orders.recv().map_err(|_over| TryRecvError::Disconnected)
             } else {
@@ -264,32 +346,65 @@ impl Work {
     }
 
     fn obey(&mut self, order: Order) {
-        let (id, done) = match order {
+        let (id, owner) = match order {
             Order::Leave(id) => {
                 self.unfinished.retain(|it| it.id != id);
                 drop(self.attached.remove(&id));
                 return;
             }
-            Order::Probe(id, LockOwner::Go) => (id, self.probe_go(id)),
-            Order::Probe(id, LockOwner::Libc) => (id, self.look_for_calls(id)),
+            Order::Probe(id, owner) => (id, owner),
+        };
+        let done = match owner {
+            LockOwner::Go => self.probe_go(id),
+            LockOwner::Libc => self.look_for_calls(id),
         };
         match done {
             Ok(true) => {}
             Ok(false) => {
                 self.counts.without.fetch_add(1, Ordering::Relaxed);
+                self.answer(id, Answer::Useless);
             }
-            Err(error) => self.fail(id, &error),
+            Err(error) => self.fail(id, owner, &error),
         }
     }
 
-    fn fail(&self, id: FileId, error: &ProbeError) {
-        self.counts.failed.fetch_add(1, Ordering::Relaxed);
+    fn fail(&self, id: FileId, owner: LockOwner, error: &ProbeError) {
+        let count = match (error, owner) {
+            (ProbeError::NoRoom, _) => &self.counts.refused,
+            (_, LockOwner::Go) => &self.counts.programs_failed,
+            (_, LockOwner::Libc) => &self.counts.libraries_failed,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(?id, %error, "the locks of a file are not probed");
+        match error {
+            ProbeError::NoRoom => self.answer(id, Answer::Later),
+            ProbeError::File(
+                ForeignFileError::Malformed { .. } | ForeignFileError::Limit { .. },
+            ) => self.answer(id, Answer::Useless),
+            ProbeError::Gone | ProbeError::File(_) | ProbeError::Kernel(_) => {}
+        }
+    }
+
+    fn answer(&self, id: FileId, answer: Answer) {
+        // Nobody hears it if the engine ends.
+        let _heard = self.answer.send((id, answer));
+    }
+
+    /// Fails unless there is room for the places of any file: then its search is not for nothing.
+    fn room(&self) -> Result<(), ProbeError> {
+        let attached: usize = self.attached.values().map(|(_, it)| it.places()).sum();
+        let unfinished = self.unfinished.iter().map(|it| it.attached.places() + it.calls.len());
+        let places = attached + unfinished.sum::<usize>();
+        if places + PROBED_CALLS_MAX > PROBED_PLACES_MAX {
+            return Err(ProbeError::NoRoom);
+        }
+        Ok(())
     }
 
     /// False if there is nothing to probe.
     fn probe_go(&mut self, id: FileId) -> Result<bool, ProbeError> {
         let Some(probes) = &self.probes.go else { return Ok(false) };
+        self.room()?;
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let functions = lock_functions(file.as_fd())?;
         if functions.is_empty() {
@@ -305,6 +420,7 @@ impl Work {
         if self.probes.libc.is_none() {
             return Ok(false);
         }
+        self.room()?;
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let calls = waiting_calls(file.as_fd())?;
         if calls.is_empty() {
@@ -329,7 +445,7 @@ impl Work {
         };
         match attach() {
             Ok(()) => self.unfinished.push_front(unfinished),
-            Err(error) => self.fail(unfinished.id, &error),
+            Err(error) => self.fail(unfinished.id, LockOwner::Libc, &error),
         }
     }
 }

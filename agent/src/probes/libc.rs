@@ -5,6 +5,7 @@
 //! the lock is.
 
 use super::code;
+use super::effort::Effort;
 use super::functions::Functions;
 use crate::address::FileOffset;
 use crate::elf::ForeignFileError;
@@ -17,6 +18,7 @@ use iced_x86::{Code, FlowControl, Instruction, OpKind, Register};
 use object::elf;
 use rustix::fd::BorrowedFd;
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 /// `futex` on x86-64.
 const FUTEX: u64 = 202;
@@ -38,26 +40,42 @@ pub struct WaitingCall {
 /// to one statically if that is musl's.
 ///
 /// # Errors
-/// See [`ForeignFileError`].
+/// See [`ForeignFileError`]; a limit too, where a file has more of them than any C library, or takes longer.
 pub fn waiting_calls(file: BorrowedFd<'_>) -> Result<Vec<WaitingCall>, ForeignFileError> {
     let elf = Elf::parse(Source::file(file)?)?;
-    let Some(symbols) = DynamicSymbols::of(&elf) else { return Ok(linked_glibc(&elf)) };
-    let found = glibc(&elf, &symbols);
-    Ok(if found.is_empty() { musl(&elf, &symbols) } else { found })
+    let effort = Effort::begin();
+    let found = search(&elf, &effort)?;
+    effort.end()?;
+    if found.len() > PROBED_CALLS_MAX {
+        let max = PROBED_CALLS_MAX as u64;
+        return Err(ForeignFileError::Limit { what: "calls that wait", max });
+    }
+    Ok(found)
+}
+
+/// What is found until the effort is too much.
+pub(super) fn search(elf: &Elf<'_>, effort: &Effort) -> Result<Vec<WaitingCall>, ForeignFileError> {
+    let Some(symbols) = DynamicSymbols::of(elf) else { return linked_glibc(elf, effort) };
+    let found = glibc(elf, &symbols, effort)?;
+    Ok(if found.is_empty() { musl(elf, &symbols) } else { found })
 }
 
 /// glibc describes each of its functions for unwinding, exported or not.
-fn glibc(elf: &Elf<'_>, symbols: &DynamicSymbols<'_, '_>) -> Vec<WaitingCall> {
-    let Some((lock, _)) = symbols.symbol("pthread_mutex_lock") else { return Vec::new() };
-    let library = Library::of(elf);
+fn glibc(
+    elf: &Elf<'_>,
+    symbols: &DynamicSymbols<'_, '_>,
+    effort: &Effort,
+) -> Result<Vec<WaitingCall>, ForeignFileError> {
+    let Some((lock, _)) = symbols.symbol("pthread_mutex_lock") else { return Ok(Vec::new()) };
+    let library = Library::of(elf, effort)?;
     let waits = |called: &u64| library.function(*called).is_some_and(|body| is_futex_call(&body));
     // The only one that it calls and that makes the system call itself: `__lll_lock_wait`.
     let called = library.at(lock).map(|body| calls(&body)).unwrap_or_default();
     let targets: Vec<u64> = called.into_iter().filter(waits).collect();
-    let [wait] = targets[..] else { return Vec::new() };
+    let [wait] = targets[..] else { return Ok(Vec::new()) };
     let mut found = library.calls_of(wait, LockForm::GlibcMutex);
     found.extend(glibc_rwlocks(&library, symbols));
-    found
+    Ok(found)
 }
 
 /// Calls of what those that wait to read and to write have in common and that leads to the system call:
@@ -87,20 +105,25 @@ fn glibc_rwlocks(library: &Library<'_, '_>, symbols: &DynamicSymbols<'_, '_>) ->
 }
 
 /// In a program that names nothing: whoever calls a function that marks a word as waited for and waits as long as it is.
-fn linked_glibc(elf: &Elf<'_>) -> Vec<WaitingCall> {
-    let library = Library::of(elf);
-    let mut waits = BTreeSet::new();
+fn linked_glibc(elf: &Elf<'_>, effort: &Effort) -> Result<Vec<WaitingCall>, ForeignFileError> {
+    let library = Library::of(elf, effort)?;
+    let (mut seen, mut waits) = (BTreeSet::new(), Vec::new());
     for (start, bytes) in &library.code {
         for at in memchr::memmem::find_iter(bytes, &LOADS_FUTEX) {
-            let Some(range) = library.functions.at(start + at as u64) else { continue };
-            let body = code::instructions(elf, &range);
-            if body.is_some_and(|body| is_lock_wait(&body)) {
-                waits.insert(range.start);
+            let Some(range) = library.functions.at(start.saturating_add(at as u64)) else {
+                continue;
+            };
+            // A function may load the number as often as it has room for.
+            if !seen.insert(range.start) {
+                continue;
+            }
+            if library.body(&range).is_some_and(|body| is_lock_wait(&body)) {
+                waits.push(range.start);
             }
         }
     }
-    let [wait] = *waits.iter().copied().collect::<Vec<_>>() else { return Vec::new() };
-    library.calls_of(wait, LockForm::GlibcMutex)
+    let [wait] = waits[..] else { return Ok(Vec::new()) };
+    Ok(library.calls_of(wait, LockForm::GlibcMutex))
 }
 
 /// What the functions that wait for a mutex, to read and to write have in common: one call, of `__timedwait`. musl
@@ -131,35 +154,55 @@ fn musl(elf: &Elf<'_>, symbols: &DynamicSymbols<'_, '_>) -> Vec<WaitingCall> {
 struct Library<'e, 'a> {
     elf: &'e Elf<'a>,
     functions: Functions,
+    effort: &'e Effort,
     /// The bytes of its code, with their addresses.
     code: Vec<(u64, Vec<u8>)>,
 }
 
 impl<'e, 'a> Library<'e, 'a> {
-    fn of(elf: &'e Elf<'a>) -> Self {
-        let code = elf
+    /// Fails where there is more code than any C library's. Code that is not in the file is left out.
+    fn of(elf: &'e Elf<'a>, effort: &'e Effort) -> Result<Self, ForeignFileError> {
+        let segments = elf
             .segments
             .iter()
             .filter(|segment| segment.kind == elf::PT_LOAD.0 && segment.flags & elf::PF_X.0 != 0);
-        let read = |segment: &crate::elf::headers::Segment| {
+        // Of all together: segments may share their bytes.
+        let (mut code, mut left) = (Vec::new(), PROBED_CODE_BYTES_MAX);
+        for segment in segments {
             let (at, length) = (segment.address, segment.file_size);
-            Some((at, elf.read_address("code", at, length, PROBED_CODE_BYTES_MAX).ok()?))
-        };
-        Self { elf, functions: Functions::of(elf), code: code.filter_map(read).collect() }
+            match elf.read_address("code", at, length, left) {
+                Ok(bytes) => {
+                    left = left.saturating_sub(length);
+                    code.push((at, bytes));
+                }
+                Err(ForeignFileError::Limit { what, .. }) => {
+                    return Err(ForeignFileError::Limit { what, max: PROBED_CODE_BYTES_MAX });
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(Self { elf, functions: Functions::of(elf, effort), effort, code })
     }
 
     /// The instructions of the function at that address.
     fn at(&self, address: u64) -> Option<Vec<Instruction>> {
-        code::instructions(self.elf, &self.functions.at(address)?)
+        self.body(&self.functions.at(address)?)
     }
 
     /// The same, if it begins there.
     fn function(&self, start: u64) -> Option<Vec<Instruction>> {
-        let range = self.functions.at(start).filter(|range| range.start == start)?;
-        code::instructions(self.elf, &range)
+        self.body(&self.functions.at(start).filter(|range| range.start == start)?)
     }
 
-    /// All calls of a function, wherever they are.
+    /// The instructions of a function, as long as the effort goes on.
+    fn body(&self, range: &Range<u64>) -> Option<Vec<Instruction>> {
+        if !self.effort.goes_on_to_function() {
+            return None;
+        }
+        code::instructions(self.elf, range)
+    }
+
+    /// All calls of a function, wherever they are, or one more than a C library has.
     fn calls_of(&self, target: u64, form: LockForm) -> Vec<WaitingCall> {
         const CALL: u8 = 0xe8;
         const CALL_BYTES: u64 = 5;
@@ -167,7 +210,7 @@ impl<'e, 'a> Library<'e, 'a> {
         for (start, bytes) in &self.code {
             for at in memchr::memchr_iter(CALL, bytes) {
                 let Some(offset) = bytes.get(at + 1..).and_then(<[u8]>::first_chunk) else { break };
-                let behind = start + at as u64 + CALL_BYTES;
+                let behind = start.saturating_add(at as u64 + CALL_BYTES);
                 let offset = i64::from(i32::from_le_bytes(*offset)).cast_unsigned();
                 if behind.wrapping_add(offset) == target {
                     callers.extend(self.functions.at(behind - CALL_BYTES).map(|it| it.start));
@@ -177,7 +220,7 @@ impl<'e, 'a> Library<'e, 'a> {
         // The bytes may be part of another instruction: what was decoded from a function's start on is none.
         let bodies = callers.into_iter().filter_map(|start| self.function(start));
         let found = bodies.flat_map(|body| places(self.elf, &body, target, form));
-        found.take(PROBED_CALLS_MAX).collect()
+        found.take(PROBED_CALLS_MAX + 1).collect()
     }
 }
 

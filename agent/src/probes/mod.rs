@@ -2,6 +2,7 @@
 //! Go's locks ([`go`]) and of the C library's. Pure: a file in, places in it out. Who attaches there is `bpf`.
 
 pub(crate) mod code;
+mod effort;
 mod functions;
 pub mod go;
 pub mod keeper;

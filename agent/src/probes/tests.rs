@@ -1,5 +1,7 @@
 //! Goal: probes lie where the code is. Method: programs built here, their functions as `nm` lists them.
 
+mod hostile;
+
 use super::go::lock_functions;
 use super::libc::{WaitingCall, waiting_calls};
 use agent_ebpf::LockForm;

@@ -1,0 +1,158 @@
+//! Goal: a file holds its place as long as it has locks and is mapped, and no order is lost. Method: made-up libraries, and
+//! orders that the test reads.
+
+use super::*;
+use crate::address::{FileOffset, Pid, Tid};
+use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
+use crate::process::files::Backing;
+use crate::process::host::{Host as _, Task};
+use agent_ebpf::LockForm;
+
+/// So many C libraries that are mapped as long as the second value is there.
+fn libraries(count: u32) -> (Arc<Files>, Vec<Backing>) {
+    let host: Arc<FakeHost> = Arc::default();
+    let files = Arc::new(Files::new(Arc::clone(&host) as _, Arc::new(FakeFiles)));
+    let task = Task { pid: Pid(1), tid: Tid(1) };
+    host.processes().insert(task.pid, FakeProcess::new(0, "/bin/a", &[]));
+    let take = |number| {
+        let path = format!("/lib/libc.so.{number}").into_bytes();
+        files.take_opened(host.open_path(task, &path).unwrap(), &path)
+    };
+    let mapped = (0..count).map(take).collect();
+    (files, mapped)
+}
+
+/// A keeper, and the thread's ends.
+fn keeper(
+    orders_max: usize,
+    files_max: usize,
+) -> (LockKeeper, Receiver<Order>, Sender<(FileId, Answer)>) {
+    let (orders, received) = sync_channel(orders_max);
+    let (answer, answers) = channel();
+    (LockKeeper::new(orders, answers, Arc::default(), files_max), received, answer)
+}
+
+/// Orders that came: the file, and whether it is to be probed.
+fn received(orders: &Receiver<Order>) -> Vec<(u32, bool)> {
+    let of = |order| match order {
+        Order::Probe(id, _) => (id.0, true),
+        Order::Leave(id) => (id.0, false),
+    };
+    let mut found: Vec<_> = orders.try_iter().map(of).collect();
+    found.sort_unstable();
+    found
+}
+
+#[test]
+fn a_forgotten_file_is_left_alone_once_there_is_room_for_the_order() {
+    let (files, mapped) = libraries(1);
+    let (mut keeper, orders, _answer) = keeper(1, 8);
+    keeper.look(&files);
+    drop(mapped);
+    files.forget_unused();
+    // The first order is still there.
+    keeper.tidy(&files);
+    assert_eq!(keeper.probed.len(), 1);
+    assert_eq!(received(&orders), [(0, true)]);
+    keeper.tidy(&files);
+    assert_eq!(received(&orders), [(0, false)]);
+    assert_eq!(keeper.probed.len(), 0);
+}
+
+#[test]
+fn a_file_without_locks_makes_room_for_one_that_waits() {
+    let (files, mapped) = libraries(6);
+    let (mut keeper, orders, answer) = keeper(8, 2);
+    keeper.look(&files);
+    // Two wait, and the others are too many.
+    assert_eq!(received(&orders), [(0, true), (1, true)]);
+    assert_eq!(keeper.counts().refused, 4);
+    keeper.tidy(&files);
+    assert_eq!(received(&orders), []);
+    answer.send((FileId(0), Answer::Useless)).unwrap();
+    keeper.tidy(&files);
+    assert_eq!(received(&orders), [(0, false), (2, true)]);
+    assert!(!keeper.is_probed(FileId(0)) && keeper.is_probed(FileId(2)));
+    // What waits may be gone when there is room.
+    drop(mapped);
+    files.forget_unused();
+    keeper.tidy(&files);
+    assert_eq!(received(&orders), [(1, false), (2, false)]);
+    assert!(keeper.probed.is_empty() && keeper.waiting.is_empty());
+}
+
+#[test]
+fn a_file_whose_places_find_no_room_is_probed_later() {
+    let (files, _mapped) = libraries(1);
+    let (mut keeper, orders, answer) = keeper(8, 8);
+    keeper.look(&files);
+    answer.send((FileId(0), Answer::Later)).unwrap();
+    keeper.tidy(&files);
+    assert_eq!(received(&orders), [(0, false), (0, true)]);
+    for _ in 1..PROBE_PAUSE_WINDOWS {
+        assert!(!keeper.is_probed(FileId(0)));
+        keeper.tidy(&files);
+    }
+    assert_eq!(received(&orders), [(0, true)]);
+}
+
+/// The thread itself, on a kernel that takes no probe.
+#[test]
+fn the_thread_says_what_has_nothing_to_probe() {
+    let (files, _mapped) = libraries(3);
+    let mut keeper = LockKeeper::start(Probes::default(), Arc::clone(&files) as _).unwrap();
+    keeper.look(&files);
+    for _ in 0..1000 {
+        keeper.tidy(&files);
+        if keeper.probed.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(keeper.probed.is_empty(), "{:?}", keeper.probed);
+    assert_eq!(keeper.counts().without, 3);
+}
+
+/// A thread that has so many places to probe.
+fn work(places: usize) -> (Work, Receiver<(FileId, Answer)>) {
+    let (answer, answers) = channel();
+    let call = WaitingCall { place: FileOffset(0), form: LockForm::GlibcMutex };
+    let calls = vec![call; places];
+    let work = Work {
+        probes: Probes::default(),
+        files: libraries(0).0,
+        counts: Arc::default(),
+        answer,
+        attached: HashMap::new(),
+        unfinished: [Unfinished { id: FileId(7), calls, attached: Attached::default() }].into(),
+    };
+    (work, answers)
+}
+
+#[test]
+fn places_of_all_files_are_limited() {
+    let (work, _answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX);
+    assert!(work.room().is_ok());
+    let (mut work, answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX + 1);
+    let error = work.room().unwrap_err();
+    work.fail(FileId(1), LockOwner::Libc, &error);
+    assert_eq!(answers.try_recv(), Ok((FileId(1), Answer::Later)));
+    assert_eq!(work.counts.refused.load(Ordering::Relaxed), 1);
+    work.obey(Order::Leave(FileId(7)));
+    assert!(work.room().is_ok());
+}
+
+#[test]
+fn failures_of_go_and_of_c_libraries_are_counted_apart() {
+    let (work, answers) = self::work(0);
+    let limit = || ProbeError::File(ForeignFileError::Limit { what: "calls", max: 1 });
+    work.fail(FileId(1), LockOwner::Libc, &limit());
+    work.fail(FileId(2), LockOwner::Libc, &ProbeError::Gone);
+    work.fail(FileId(3), LockOwner::Go, &limit());
+    let Counts { programs_failed, libraries_failed, refused, .. } = &*work.counts;
+    let counts = [programs_failed, libraries_failed, refused];
+    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [1, 2, 0]);
+    // Who has the file again may have it probed; what cannot be understood never can.
+    let useless = |id| (FileId(id), Answer::Useless);
+    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [useless(1), useless(3)]);
+}
