@@ -14,9 +14,9 @@ pub const PROBED_RETURNS_MAX: usize = 4;
 pub const PROBED_CODE_BYTES_MAX: u64 = 32 << 20;
 /// Bytes of its call frame information: glibc has 160 KB.
 pub const PROBED_FRAME_BYTES_MAX: u64 = 8 << 20;
-/// Functions of one file that are decoded to see whether they wait: glibc has a hundred.
+/// Functions of one file that are decoded to see whether they wait: 15 of glibc.
 pub const PROBED_FUNCTIONS_MAX: usize = 4096;
-/// CPU time of the search of one file, nanoseconds: glibc takes 20 ms.
+/// CPU time of the search of one file, nanoseconds: glibc takes 2 ms.
 pub const PROBED_FILE_CPU_NS_MAX: u64 = 2_000_000_000;
 /// Calls that are probed in one file, 7 ms to attach each: glibc 2.36 has 20. A file with more is none of the C libraries,
 /// and not probed.

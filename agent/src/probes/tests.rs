@@ -2,8 +2,13 @@
 
 mod hostile;
 
+use super::effort::Effort;
 use super::go::lock_functions;
-use super::libc::{WaitingCall, waiting_calls};
+use super::libc::{WaitingCall, search, waiting_calls};
+use crate::clock::thread_cpu_ns;
+use crate::elf::headers::Elf;
+use crate::elf::source::Source;
+use crate::limits::{PROBED_CALLS_MAX, PROBED_FUNCTIONS_MAX};
 use agent_ebpf::LockForm;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -127,6 +132,14 @@ fn the_c_library_of_this_host_says_where_it_waits() {
     };
     let path = Path::new(path);
     let found = found(path);
+    let file = std::fs::File::open(path).unwrap();
+    let (began_ns, effort) = (thread_cpu_ns(), Effort::begin());
+    let elf = Elf::parse(Source::file(file.as_fd()).unwrap()).unwrap();
+    assert_eq!(search(&elf, &effort).unwrap(), found);
+    let (functions, taken_ns) = (effort.functions.get(), thread_cpu_ns() - began_ns);
+    eprintln!("figure: {functions} functions in {taken_ns} ns, {} calls", found.len());
+    // Far from what ends a search.
+    assert!(functions < PROBED_FUNCTIONS_MAX / 10 && found.len() <= PROBED_CALLS_MAX / 2);
     for (form, name) in [
         (LockForm::GlibcMutex, "__lll_lock_wait"),
         (LockForm::GlibcRwLock, "__GI___futex_abstimed_wait64"),
