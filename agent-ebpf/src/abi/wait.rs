@@ -196,7 +196,8 @@ pub struct WaitCounters {
     pub negative: u64,
     /// Waits not kept because they were longer than `limits::WAIT_NS_MAX`.
     pub absurd: u64,
-    /// Waits whose end no switch told: each ends when its CPU was last seen with another thread.
+    /// Waits whose end no switch told: each ends half-way between the last moment that its CPU was seen with another
+    /// thread and the next switch.
     pub ends_unseen: u64,
     /// Waits not kept because the map of threads was full.
     pub threads_refused: u64,

@@ -7,7 +7,8 @@
 //! that took it from this one is over, so its entry has one writer at a time, wherever it runs.
 //!
 //! A thread that goes and still waits has come by a switch that was not told: a kernel may keep its own from
-//! tracers, and then ftrace misses it too. It came after the last switch of this CPU that was told.
+//! tracers, and then ftrace misses it too. It came after the last switch of this CPU that was told; half-way from there
+//! to now is taken for its end.
 //!
 //! The idle task and kernel threads are left out: they wait for work all their life.
 
@@ -110,14 +111,21 @@ fn close(thread: &mut WaitingThread, tid: u32, now_ns: u64, counters: *mut WaitC
     }
 }
 
-/// The wait of a thread that goes, if it waits still: it came after `before_ns`, when its CPU switched last.
+/// The wait of a thread that goes at `now_ns`, if it waits still: it came after `before_ns`, when its CPU switched last.
 #[inline(always)]
-fn close_unseen(thread: &mut WaitingThread, tid: u32, before_ns: u64, counters: *mut WaitCounters) {
+fn close_unseen(
+    thread: &mut WaitingThread,
+    tid: u32,
+    (before_ns, now_ns): (u64, u64),
+    counters: *mut WaitCounters,
+) {
     let since_ns = thread.since_ns;
     if since_ns != 0 {
         // SAFETY: the counters of this CPU, which only these programs write.
         unsafe { (*counters).ends_unseen += 1 };
-        close(thread, tid, before_ns.max(since_ns), counters);
+        let earliest_ns = before_ns.max(since_ns);
+        let end_ns = earliest_ns.wrapping_add(now_ns.saturating_sub(earliest_ns) / 2);
+        close(thread, tid, end_ns, counters);
     }
 }
 
@@ -177,7 +185,7 @@ fn go(
     let thread = thread(ids, desk, counters)?;
     // SAFETY: a value of the map, which this CPU alone writes now (see the module).
     let thread = unsafe { &mut *thread };
-    close_unseen(thread, tid, before_ns, counters);
+    close_unseen(thread, tid, (before_ns, now_ns), counters);
     let mut facts = WaitFacts {
         class: 0,
         chance: 0,
@@ -296,7 +304,7 @@ fn end(tid: u32, (before_ns, now_ns): (u64, u64), desk: *mut Desk, counters: *mu
     libc_locks::forget(tid);
     let Some(thread) = THREADS.get_ptr_mut(tid) else { return };
     // SAFETY: a value of the map, which this CPU alone writes now.
-    close_unseen(unsafe { &mut *thread }, tid, before_ns, counters);
+    close_unseen(unsafe { &mut *thread }, tid, (before_ns, now_ns), counters);
     // SAFETY: a value of the map, which only this CPU uses.
     let end = unsafe { &mut (*desk).end };
     end.kind = RecordKind::ThreadEnd as u32;
