@@ -60,13 +60,15 @@ fn go_lock_enter(ctx: ProbeContext) -> u32 {
     let word = unsafe { registers::field(regs, offset_of!(pt_regs, rax)) };
     // SAFETY: as above.
     let ip = unsafe { registers::field(regs, offset_of!(pt_regs, rip)) };
+    let waiter = Goroutine { tgid: u64::from(tgid), g };
     let weight = 1 << thin_shift(tgid);
     // SAFETY: a helper without preconditions.
     if weight > 1 && unsafe { bpf_get_prandom_u32() } & (weight - 1) != 0 {
         add(offset_of!(LockCounters, thinned), 1);
+        // What is there is of a process that was killed while it waited: the return would take it for this wait's.
+        let _none_is_usual = GOROUTINES.remove(waiter);
         return 0;
     }
-    let waiter = Goroutine { tgid: u64::from(tgid), g };
     let facts = LockFacts { word, since_ns: start_ns, ip, tid: low32(ids), weight };
     if GOROUTINES.insert(waiter, facts, 0).is_err() {
         add(offset_of!(LockCounters, refused), 1);

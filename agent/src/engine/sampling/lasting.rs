@@ -62,12 +62,10 @@ impl Engine {
         });
         self.intake.lasting.begin();
         for goroutine in waiting {
-            if !self.intake.processes.is_tracked(goroutine.pid) {
-                continue;
-            }
             // A program that is over, or whose probes were taken away, will not tell of an end.
             let probed = |id| self.locks.is_probed(id);
-            if !self.intake.lasting_lock(&goroutine, end, probed) {
+            let is_tracked = self.intake.processes.is_tracked(goroutine.pid);
+            if !is_tracked || !self.intake.lasting_lock(&goroutine, end, probed) {
                 self.sampler.forget_goroutine(&goroutine);
             }
         }
@@ -102,7 +100,9 @@ impl Intake {
         let frames = normalize::frames(&sample, Some(&mappings));
         match frames.first() {
             Some(Frame::Native { file, .. }) if probed(file.id) => {}
-            _ => return false,
+            Some(Frame::Native { .. }) => return false,
+            // Its mappings are not known yet: a later window, or its record, tells all of it.
+            _ => return true,
         }
         let attribution = self.processes.attribute_held(&sample);
         let place = data_place(&attribution, word);
