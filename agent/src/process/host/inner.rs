@@ -6,21 +6,24 @@ use std::io;
 
 impl ProcFs {
     /// Each thread, with its innermost number; nothing where that is the host's own. At most so many threads. A thread
-    /// that ends meanwhile is left out.
+    /// that ends meanwhile is left out; if none can be read, that is an error.
     pub(super) fn read_inner_numbers(&self, pid: Pid, max: usize) -> io::Result<Vec<(Tid, u32)>> {
         let mut all = Vec::new();
+        let mut failed = None;
         for entry in std::fs::read_dir(self.of_process(pid, "task"))?.take(max) {
-            let Ok(status) = entry.and_then(|entry| status_text(&entry.path().join("status")))
-            else {
-                continue;
-            };
-            match numbers(&status) {
-                Some((tid, Some(inner))) => all.push((tid, inner)),
-                Some((_, None)) => return Ok(Vec::new()),
-                None => {}
+            match entry.and_then(|entry| status_text(&entry.path().join("status"))) {
+                Err(error) => failed = Some(error),
+                Ok(status) => match numbers(&status) {
+                    Some((tid, Some(inner))) => all.push((tid, inner)),
+                    Some((_, None)) => return Ok(Vec::new()),
+                    None => {}
+                },
             }
         }
-        Ok(all)
+        match failed {
+            Some(error) if all.is_empty() => Err(error),
+            _ => Ok(all),
+        }
     }
 }
 
@@ -48,7 +51,7 @@ mod tests {
     }
 
     /// A `/proc` with process 50, whose threads have these `status` files; `None`: it ended after it was listed.
-    fn inner_numbers(threads: &[(u32, Option<Vec<u8>>)]) -> Vec<(Tid, u32)> {
+    fn inner_numbers(threads: &[(u32, Option<Vec<u8>>)]) -> Option<Vec<(Tid, u32)>> {
         let root = tempfile::tempdir().unwrap();
         for (tid, status) in threads {
             let thread = root.path().join(format!("50/task/{tid}"));
@@ -58,17 +61,18 @@ mod tests {
             }
         }
         let host = ProcFs::new(root.path().to_owned());
-        let mut numbers = host.read_inner_numbers(Pid(50), 100).unwrap();
+        let mut numbers = host.read_inner_numbers(Pid(50), 100).ok()?;
         numbers.sort_unstable();
-        numbers
+        Some(numbers)
     }
 
     #[test]
     fn a_thread_that_ends_meanwhile_costs_no_other_its_number() {
         let status = |numbers: &str| Some(format!("Name:\tx\nNSpid:\t{numbers}\n").into_bytes());
         let threads = [(50, status("50\t1")), (51, None), (52, status("52\t3")), (53, None)];
-        assert_eq!(inner_numbers(&threads), [(Tid(50), 1), (Tid(52), 3)]);
-        assert_eq!(inner_numbers(&[(50, status("50")), (51, None)]), []);
+        assert_eq!(inner_numbers(&threads).unwrap(), [(Tid(50), 1), (Tid(52), 3)]);
+        assert_eq!(inner_numbers(&[(50, status("50")), (51, None)]).unwrap(), []);
+        assert_eq!(inner_numbers(&[(50, None), (51, None)]), None, "not all the host's own");
     }
 
     #[test]
@@ -76,6 +80,6 @@ mod tests {
         let groups = "4000000000 ".repeat(2000);
         let mut status = b"Name:\t\xff\xfe\n".to_vec();
         status.extend(format!("Groups:\t{groups}\nNSpid:\t50\t1\n").into_bytes());
-        assert_eq!(inner_numbers(&[(50, Some(status))]), [(Tid(50), 1)]);
+        assert_eq!(inner_numbers(&[(50, Some(status))]).unwrap(), [(Tid(50), 1)]);
     }
 }
