@@ -36,6 +36,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Looks for the last samples once the clocks stand, and the time between two of them.
+const FLUSHES_MAX: usize = 20;
+const FLUSH_PAUSE: Duration = Duration::from_millis(2);
+
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EngineCounts {
@@ -328,8 +332,26 @@ impl Engine {
         sampler.flush(&mut |record| intake.take(record));
         intake.add_waits(&readings);
         self.wait_for_held();
+        self.flush_rest()?;
         self.seal(monotonic_now(), sink)?;
         control.set_counts(self.counts());
+        Ok(())
+    }
+
+    /// Takes out what was sent and not seen: a record that another CPU is still writing hides those behind it, and a
+    /// virtual CPU may stand still meanwhile.
+    fn flush_rest(&mut self) -> Result<(), EngineError> {
+        for _ in 0..FLUSHES_MAX {
+            let now = self.sampler.statistics()?;
+            let ledger = closed(self.intake.ledger.clone(), &self.before, &now, self.carried);
+            if ledger.carried_over == 0 {
+                break;
+            }
+            std::thread::sleep(FLUSH_PAUSE);
+            let Self { sampler, intake, .. } = self;
+            sampler.flush(&mut |record| intake.take(record));
+            self.wait_for_held();
+        }
         Ok(())
     }
 
