@@ -86,15 +86,6 @@ impl Program {
         Running::start(command)
     }
 
-    /// Starts it in a PID namespace of its own, whose numbers it knows alone.
-    #[must_use]
-    pub fn start_in_namespace(&self, case: &str, milliseconds: u64) -> Running {
-        let mut command = Command::new("unshare");
-        command.args(["--pid", "--fork", "--mount-proc"]).arg(&self.file);
-        self.tell(&mut command, case, milliseconds);
-        Running::start(command)
-    }
-
     /// What starts it in a shell.
     #[must_use]
     pub fn command_line(&self, case: &str, milliseconds: u64) -> String {
