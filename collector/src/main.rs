@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -46,27 +46,46 @@ fn say(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
-/// Starts this program again, in its place, with settings of glibc's allocator, which reads them from the environment, once:
-/// an arena for each CPU, and what has a mebibyte is the system's again when it is freed. Otherwise threads keep what they
-/// freed in eight times as many arenas, and large answers, one after the other on different threads, take as much memory
-/// as all of them at once (mallopt(3)). Who set one of them chose otherwise.
-fn settle_allocator() {
+/// Settings of glibc's allocator, which reads them from the environment, once: an arena for each CPU, and what has a
+/// mebibyte is the system's again when it is freed. Otherwise threads keep what they freed in eight times as many arenas,
+/// and large answers, one after the other on different threads, take as much memory as all of them at once (mallopt(3)).
+/// None if one of them is there: who set it chose otherwise. The last one is ours alone: where a program has more rights
+/// than who starts it, the C library takes its own out, and it would start itself for ever.
+fn allocator_settings(is_set: impl Fn(&str) -> bool) -> Option<[(&'static str, String); 3]> {
     const LARGE_BYTES: &str = "1048576";
     let cpus = std::thread::available_parallelism().map_or(1, usize::from).to_string();
-    let settings = [("MALLOC_ARENA_MAX", &*cpus), ("MALLOC_MMAP_THRESHOLD_", LARGE_BYTES)];
-    if settings.iter().any(|(name, _)| std::env::var_os(name).is_some()) {
-        return;
-    }
-    let Ok(own) = std::env::current_exe() else { return };
-    let arguments = std::env::args_os().skip(1);
-    let error = std::process::Command::new(own).args(arguments).envs(settings).exec();
-    say(&format!("vesta: goes on with more memory, it cannot start itself again: {error}"));
+    let settings = [
+        ("MALLOC_ARENA_MAX", cpus),
+        ("MALLOC_MMAP_THRESHOLD_", LARGE_BYTES.to_owned()),
+        ("VESTA_ALLOCATOR", "set".to_owned()),
+    ];
+    (!settings.iter().any(|(name, _)| is_set(name))).then_some(settings)
+}
+
+/// Starts this program again, in its place, if its allocator has no settings yet; answers why it could not.
+fn settle_allocator() -> Option<std::io::Error> {
+    let settings = allocator_settings(|name| std::env::var_os(name).is_some())?;
+    Some(match std::env::current_exe() {
+        Ok(own) => start_again(&own, settings),
+        Err(error) => error,
+    })
+}
+
+/// Answers only if it cannot; then the process has SIGPIPE as new programs do, which ends them.
+fn start_again(own: &Path, settings: [(&str, String); 3]) -> std::io::Error {
+    std::process::Command::new(own).args(std::env::args_os().skip(1)).envs(settings).exec()
+}
+
+/// For as long as it is kept, a client that hangs up is an error of its connection and ends nothing else.
+fn outlive_broken_pipes() -> Result<Signal> {
+    signal(SignalKind::pipe()).context("cannot watch for SIGPIPE")
 }
 
 fn run(cli: Cli) -> Result<()> {
-    if matches!(cli.command, Command::Serve(_)) {
-        settle_allocator();
-    }
+    let unsettled = match cli.command {
+        Command::Serve(_) => settle_allocator(),
+        _ => None,
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .max_blocking_threads(BLOCKING_THREADS_MAX)
@@ -75,7 +94,7 @@ fn run(cli: Cli) -> Result<()> {
     match cli.command {
         Command::Serve(args) => {
             start_log();
-            runtime.block_on(serve(args))
+            runtime.block_on(serve(args, unsettled))
         }
         Command::Local(args) => {
             become_root()?;
@@ -130,7 +149,12 @@ async fn told_to_stop() -> Result<()> {
     }
 }
 
-async fn serve(args: ServeArgs) -> Result<()> {
+/// `unsettled` is why the program could not start itself again.
+async fn serve(args: ServeArgs, unsettled: Option<std::io::Error>) -> Result<()> {
+    let _kept = unsettled.is_some().then(outlive_broken_pipes).transpose()?;
+    if let Some(error) = unsettled {
+        tracing::warn!(%error, "goes on with more memory: it cannot start itself again");
+    }
     let data_dir = data_dir(args.data_dir)?;
     let options = ServeOptions {
         data_bytes_max: args.keep.data_bytes_max,
@@ -222,4 +246,50 @@ fn data_dir_name(named: Option<PathBuf>) -> Result<PathBuf> {
             state.context("HOME is not set; name a folder with --data-dir")?.join("vesta")
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Signal, getpid, kill_process};
+    use std::os::unix::process::ExitStatusExt as _;
+
+    const CHILD: &str = "VESTA_TEST_EXEC_FAILS";
+
+    /// The child: cannot start itself again, then writes to somebody who hung up; does nothing in an ordinary test run.
+    #[test]
+    fn child() {
+        let Ok(how) = std::env::var(CHILD) else { return };
+        let settings = allocator_settings(|_| false).unwrap();
+        let error = start_again(Path::new("/nowhere/vesta"), settings);
+        assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let _kept = (how == "mended").then(|| outlive_broken_pipes().unwrap());
+            kill_process(getpid(), Signal::PIPE).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_failed_start_leaves_a_collector_that_outlives_its_clients() {
+        let ended = |how: &str| {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            child.args(["--exact", "tests::child"]).env(CHILD, how).output().unwrap()
+        };
+        assert_eq!(ended("as it is").status.signal(), Some(Signal::PIPE.as_raw()), "the danger");
+        let mended = ended("mended");
+        let said = String::from_utf8_lossy(&mended.stdout).into_owned();
+        assert!(mended.status.success() && said.contains("1 passed"), "{said}");
+    }
+
+    /// The C library takes its own names out of the environment of a program with more rights.
+    #[test]
+    fn it_starts_itself_again_once() {
+        let settings = allocator_settings(|_| false).unwrap();
+        for (name, _) in &settings {
+            assert_eq!(allocator_settings(|it| it == *name), None, "{name}");
+        }
+        let ours = settings.iter().filter(|(name, _)| !name.starts_with("MALLOC_"));
+        assert_eq!(ours.count(), 1);
+    }
 }
