@@ -89,14 +89,12 @@ impl Deletions {
         later.map(|one| one.deletion.before_ms).max().unwrap_or(i64::MIN)
     }
 
-    /// Adds one, or says again that its rows may lie in files.
+    /// Adds one that is not there. One that the log has as well stays as it is: it is erased only after the rows before it
+    /// went from the log to segments, and from these.
     pub(super) fn add(&mut self, new: Numbered) {
-        match self.all.iter_mut().find(|one| one.number == new.number) {
-            Some(known) => known.is_erased = false,
-            None => {
-                let at = self.all.partition_point(|one| one.number < new.number);
-                self.all.insert(at, new);
-            }
+        if !self.all.iter().any(|one| one.number == new.number) {
+            let at = self.all.partition_point(|one| one.number < new.number);
+            self.all.insert(at, new);
         }
     }
 

@@ -30,6 +30,12 @@ async fn with_hours(dir: &Path, hours: &[i64]) -> EmbeddedStore {
     store
 }
 
+/// The ids of deletions whose samples may lie in files.
+fn pending(store: &EmbeddedStore) -> Vec<u128> {
+    let deletions = Arc::clone(&store.engine.view().deletions);
+    deletions.pending().map(|one| one.deletion.id.0).collect()
+}
+
 /// Samples in the files of segments, hidden or not.
 fn samples_on_disk(store: &EmbeddedStore) -> u64 {
     let view = store.engine.view();
@@ -180,6 +186,21 @@ async fn a_damaged_segment_stays_hidden_until_it_can_be_read() {
     assert_eq!((samples_of(&store, 5).await, samples_on_disk(&store)), (2 * left, 100 + left));
     store.erase(DeletionId(1)).await.unwrap();
     assert_eq!(samples_on_disk(&store), 2 * left, "tried again when it can be read");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_erased_stays_so_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_hours(dir.path(), &[5, 6]).await;
+    store.flush().await.unwrap();
+    store.delete(before(1, 5.5)).await.unwrap();
+    store.erase(DeletionId(1)).await.unwrap();
+    assert!(log_bytes(dir.path()) > 0, "no row came after it: it stays in the log");
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(pending(&store), []);
+    let left = samples_from(0.5);
+    assert_eq!((samples_of(&store, 5).await, samples_on_disk(&store)), (left, left + 100));
 }
 
 #[tokio::test(flavor = "multi_thread")]
