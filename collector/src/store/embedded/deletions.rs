@@ -68,8 +68,9 @@ impl Numbered {
 }
 
 impl Deletions {
+    /// A deletion; the last record of it if a log has two.
     pub(super) fn get(&self, id: DeletionId) -> Option<&Numbered> {
-        self.all.iter().find(|one| one.deletion.id == id)
+        self.all.iter().rfind(|one| one.deletion.id == id)
     }
 
     /// Those whose rows may still lie in files.
@@ -92,8 +93,9 @@ impl Deletions {
     /// Adds one that is not there. One that the log has as well stays as it is: it is erased only after the rows before it
     /// went from the log to segments, and from these.
     pub(super) fn add(&mut self, new: Numbered) {
-        if !self.all.iter().any(|one| one.number == new.number) {
-            let at = self.all.partition_point(|one| one.number < new.number);
+        let is_it = |one: &Numbered| one.number == new.number && one.deletion.id == new.deletion.id;
+        if !self.all.iter().any(is_it) {
+            let at = self.all.partition_point(|one| one.number <= new.number);
             self.all.insert(at, new);
         }
     }
@@ -119,7 +121,8 @@ impl Deletions {
     pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
         let count = reader.count(22)?;
         let all = (0..count).map(|_| Numbered::decode(reader)).collect::<Result<Vec<_>, _>>()?;
-        if !all.is_sorted_by(|a, b| a.number < b.number) {
+        // A log of an earlier version may have given a number twice.
+        if !all.is_sorted_by_key(|one| one.number) {
             return Err(Malformed("the deletions are not sorted"));
         }
         Ok(Self { all })
@@ -240,6 +243,21 @@ mod tests {
         }
         all.mark_erased(2);
         assert_eq!(all.pending().map(|one| one.number).collect::<Vec<_>>(), [3]);
+        let mut writer = Writer::default();
+        all.encode(&mut writer);
+        assert_eq!(Deletions::decode(&mut Reader::new(&writer.bytes)), Ok(all));
+    }
+
+    /// As logs of earlier versions may have them.
+    #[test]
+    fn one_number_of_two_deletions_hides_what_both_take() {
+        let mut all = Deletions::default();
+        let (one, other) = (numbered(1, Some("api"), 10), numbered(1, Some("api"), 20));
+        let other =
+            Numbered { deletion: Deletion { id: DeletionId(9), ..other.deletion }, ..other };
+        [&one, &other, &one].into_iter().for_each(|it| all.add(it.clone()));
+        assert_eq!(all.pending().collect::<Vec<_>>(), [&one, &other]);
+        assert_eq!(all.shown_from_ms(&one.deletion.project, Of::Service("api"), 0), 20);
         let mut writer = Writer::default();
         all.encode(&mut writer);
         assert_eq!(Deletions::decode(&mut Reader::new(&writer.bytes)), Ok(all));

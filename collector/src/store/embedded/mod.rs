@@ -117,6 +117,7 @@ impl EmbeddedStore {
             seen,
             queue_bytes: Arc::clone(&queue_bytes),
             flushes,
+            deletion_number: 0,
         };
         writer.replay_all(&wal_dir, floor)?;
         let (sender, receiver) = channel();

@@ -57,6 +57,8 @@ pub(super) struct Writer {
     pub(super) seen: Seen,
     pub(super) queue_bytes: Arc<AtomicU64>,
     pub(super) flushes: Flushes,
+    /// The last number that a deletion was given here, whether or not it was written.
+    pub(super) deletion_number: u64,
 }
 
 /// A batch of the group: what of it is new, and whom to tell.
@@ -149,7 +151,9 @@ impl Writer {
         if known.pending().count() >= limits::DELETIONS_PENDING_MAX {
             return Err(StoreError::Busy("too many deletions are under way".to_owned()));
         }
-        let one = Numbered { number: known.number() + 1, deletion, is_erased: false };
+        // A record that could not be cut after a failed write may be found again: its number is never another one's.
+        self.deletion_number = self.deletion_number.max(known.number()) + 1;
+        let one = Numbered { number: self.deletion_number, deletion, is_erased: false };
         let (mut payload, mut record) = (Bytes::default(), Vec::new());
         one.encode(&mut payload);
         self.wal.frame(RECORD_DELETION, &payload.bytes, &mut record)?;

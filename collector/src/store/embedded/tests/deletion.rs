@@ -1,5 +1,6 @@
 //! Deletions: hidden at once, gone from every file, in force across restarts, and never of what came later.
 
+use super::faults::copy;
 use super::faulty::{Failure, Faulty};
 use super::limits::{find, hour_of, samples_of, segments_on_disk};
 use super::*;
@@ -201,6 +202,30 @@ async fn what_is_erased_stays_so_after_a_restart() {
     assert_eq!(pending(&store), []);
     let left = samples_from(0.5);
     assert_eq!((samples_of(&store, 5).await, samples_on_disk(&store)), (left, left + 100));
+}
+
+/// A deletion that failed is in the log all the same, and the process dies: the one after it is in force.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_failed_is_never_in_the_place_of_another() {
+    let (dir, files) = (tempfile::tempdir().unwrap(), Faulty::default());
+    let store = EmbeddedStore::open_with(options(dir.path()), Arc::new(files.clone())).unwrap();
+    store.append(hour_of(5, 100)).await.unwrap();
+    store.flush().await.unwrap();
+    store.append(hour_of(6, 100)).await.unwrap();
+    files.fail_after(0, 2, Failure::Uncut);
+    assert!(matches!(store.delete(before(1, 5.5)).await, Err(StoreError::Io { .. })));
+    assert_eq!((samples_of(&store, 5).await, samples_of(&store, 6).await), (100, 100));
+    store.delete(before(2, 6.5)).await.unwrap();
+    let shown = (0, samples_from(0.5));
+    assert_eq!((samples_of(&store, 5).await, samples_of(&store, 6).await), shown);
+    let found = tempfile::tempdir().unwrap();
+    copy(dir.path(), found.path());
+    let found = open(found.path());
+    assert_eq!((samples_of(&found, 5).await, samples_of(&found, 6).await), shown);
+    assert_eq!(pending(&found), [1, 2], "its record was found");
+    let deletions = Arc::clone(&found.engine.view().deletions);
+    let numbers: Vec<u64> = deletions.pending().map(|one| one.number).collect();
+    assert_eq!(numbers, [1, 2]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -189,7 +189,7 @@ async fn a_folder_that_cannot_be_synced_leaves_a_store_that_opens() {
 }
 
 /// Copies the files of a folder.
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let to = to.join(entry.file_name());

@@ -33,6 +33,8 @@ pub(super) enum Failure {
     Full,
     /// A sync fails and what it should have made durable is lost.
     Sync,
+    /// A sync fails, and so does cutting what it should have made durable.
+    Uncut,
     /// The sync of a folder fails, though the names in it are changed.
     Folder,
 }
@@ -178,7 +180,7 @@ impl AppendFile for FaultyFile {
 
     fn sync(&mut self) -> io::Result<()> {
         self.files.step()?;
-        if self.files.fails(Failure::Sync) {
+        if self.files.fails(Failure::Sync) || self.files.fails(Failure::Uncut) {
             return Err(io::Error::other("the sync failed"));
         }
         // Real syncs would only make the test slow: the test process itself does not lose power.
@@ -188,6 +190,9 @@ impl AppendFile for FaultyFile {
 
     fn truncate(&mut self, length: u64) -> io::Result<()> {
         self.files.step()?;
+        if self.files.fails(Failure::Uncut) {
+            return Err(io::Error::other("the file cannot be cut"));
+        }
         self.length = length;
         self.inner.truncate(length)
     }
