@@ -11,6 +11,7 @@ use crate::limits;
 use crate::profile::ProjectName;
 use crate::query::{Intervals, TimeRange};
 use crate::store::{Deletion, DeletionId};
+use std::collections::BTreeSet;
 
 /// All deletions that matter, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,10 +101,10 @@ impl Deletions {
         }
     }
 
-    /// Marks all up to a number as erased. The last ones are remembered, so that asking for one again is not
+    /// Marks some as erased, by their numbers. The last ones are remembered, so that asking for one again is not
     /// another deletion.
-    pub(super) fn mark_erased(&mut self, number: u64) {
-        let erased = self.all.iter_mut().take_while(|one| one.number <= number);
+    pub(super) fn mark_erased(&mut self, numbers: &BTreeSet<u64>) {
+        let erased = self.all.iter_mut().filter(|one| numbers.contains(&one.number));
         erased.for_each(|one| one.is_erased = true);
         let mut surplus = self.all.len().saturating_sub(limits::DELETIONS_KNOWN_MAX);
         self.all.retain(|one| {
@@ -241,7 +242,7 @@ mod tests {
         for (project, of, clean_to, from_ms) in rows {
             assert_eq!(all.shown_from_ms(project, of, clean_to), from_ms, "{of:?} {clean_to}");
         }
-        all.mark_erased(2);
+        all.mark_erased(&[1, 2].into());
         assert_eq!(all.pending().map(|one| one.number).collect::<Vec<_>>(), [3]);
         let mut writer = Writer::default();
         all.encode(&mut writer);
@@ -268,7 +269,7 @@ mod tests {
         let mut all = Deletions::default();
         let max = limits::DELETIONS_KNOWN_MAX as u64;
         (1..=max + 5).for_each(|number| all.add(numbered(number, None, 0)));
-        all.mark_erased(3);
+        all.mark_erased(&[1, 2, 3].into());
         let left: Vec<u64> = all.all.iter().map(|one| one.number).collect();
         assert_eq!((left[0], left.len() as u64), (4, max + 2));
         assert_eq!(all.number(), max + 5);

@@ -216,9 +216,9 @@ impl Flusher {
         Ok(Replaced::Done)
     }
 
-    /// Notes that no file holds rows of deletions up to a number.
-    pub(super) fn mark_erased(&mut self, number: u64) -> Result<(), StoreError> {
-        let mark = |view: &mut View| Arc::make_mut(&mut view.deletions).mark_erased(number);
+    /// Notes that no file holds rows of some deletions.
+    pub(super) fn mark_erased(&mut self, numbers: &BTreeSet<u64>) -> Result<(), StoreError> {
+        let mark = |view: &mut View| Arc::make_mut(&mut view.deletions).mark_erased(numbers);
         self.engine.change_view(mark);
         self.commit(self.manifest.clone())
     }

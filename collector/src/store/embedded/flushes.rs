@@ -10,6 +10,7 @@ use super::seen::Seen;
 use super::wal::Wal;
 use crate::limits;
 use crate::store::StoreError;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -27,8 +28,8 @@ pub(super) enum Work {
     Retain,
     /// Put a merged segment in the place of others, and say what became of it.
     Replace(Merged, Sender<Result<Replaced, StoreError>>),
-    /// Note that no file holds rows of deletions up to a number.
-    Erased(u64, Sender<Result<(), StoreError>>),
+    /// Note that no file holds rows of the deletions with these numbers.
+    Erased(BTreeSet<u64>, Sender<Result<(), StoreError>>),
 }
 
 /// The writer's end of the flushing thread.
@@ -63,8 +64,8 @@ impl Flushes {
                         drop(reply.send(flusher.replace(merged)));
                         continue;
                     }
-                    Work::Erased(number, reply) => {
-                        drop(reply.send(flusher.mark_erased(*number)));
+                    Work::Erased(numbers, reply) => {
+                        drop(reply.send(flusher.mark_erased(numbers)));
                         continue;
                     }
                 };

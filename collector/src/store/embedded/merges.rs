@@ -7,7 +7,7 @@ use super::flushes::Work;
 use super::merged::{Due, Merged, Replaced, When};
 use crate::store::StoreError;
 use hashbrown::HashSet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -147,34 +147,40 @@ impl Merger {
         Ok(inputs)
     }
 
-    /// Writes segments anew until none holds what was deleted.
+    /// Writes segments anew until none holds what was deleted; an error if one may still hold rows of this deletion.
     fn erase(&self, number: u64) -> Result<(), StoreError> {
         // What cannot be read does not keep others from being written.
-        let (mut passed_over, mut result) = (BTreeSet::new(), Ok(()));
+        let mut passed_over = BTreeMap::new();
         while !self.stop.load(Ordering::Relaxed) {
             let next = erase::next(&self.engine, &self.engine.view(), &passed_over);
             let failed = match next {
                 Ok(None) => break,
-                Ok(Some(due)) => {
+                Ok(Some((sequence, due))) => {
                     let merged = due.merge(&self.engine, &self.stop);
                     // One that was dropped meanwhile holds nothing any more.
                     let replaced = merged.and_then(|merged| self.replace(merged)).map(drop);
-                    replaced.map_err(|error| (due.sequences(), error))
+                    replaced.map_err(|error| (sequence, error))
                 }
-                Err((sequence, error)) => Err((BTreeSet::from([sequence]), error)),
+                Err(failed) => Err(failed),
             };
-            if let Err((mut inputs, error)) = failed {
-                passed_over.append(&mut inputs);
-                result = Err(error);
-            }
+            passed_over.extend(failed.err());
         }
         if self.stop.load(Ordering::Relaxed) {
             return Err(StoreError::Abandoned);
         }
-        result?;
+        let view = self.engine.view();
+        let left = erase::left(&self.engine, &view, number, &passed_over);
+        let numbers = view.deletions.pending().map(|one| one.number);
+        let erased = numbers.filter(|one| *one <= number && !left.contains_key(one)).collect();
+        self.mark_erased(erased)?;
+        let held = left.get(&number).and_then(|sequence| passed_over.remove(sequence));
+        held.map_or(Ok(()), Err)
+    }
+
+    fn mark_erased(&self, numbers: BTreeSet<u64>) -> Result<(), StoreError> {
         let (reply, answer) = channel();
         let ended = || StoreError::Busy("the flusher ended".to_owned());
-        self.flusher.send(Work::Erased(number, reply)).ok().ok_or_else(ended)?;
+        self.flusher.send(Work::Erased(numbers, reply)).ok().ok_or_else(ended)?;
         answer.recv().unwrap_or_else(|_| Err(ended()))
     }
 

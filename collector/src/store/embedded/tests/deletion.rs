@@ -229,6 +229,36 @@ async fn a_deletion_that_failed_is_never_in_the_place_of_another() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_segment_holds_up_only_deletions_of_its_rows() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = with_hours(dir.path(), &[5]).await;
+    store.flush().await.unwrap();
+    let path = find(dir.path(), "seg");
+    store.append(hour_of(6, 100)).await.unwrap();
+    store.flush().await.unwrap();
+    let of_db = Deletion { service: Some("db".into()), ..before(2, 7.0) };
+    let of_api = Deletion { service: Some("api".into()), ..before(4, 5.75) };
+    for deletion in [before(1, 5.5), of_db, before(3, 4.0), of_api] {
+        store.delete(deletion).await.unwrap();
+    }
+    let right = std::fs::read(&path).unwrap();
+    let mut wrong = right.clone();
+    wrong[20] ^= 1;
+    std::fs::write(&path, wrong).unwrap();
+    store.erase(DeletionId(3)).await.unwrap();
+    assert_eq!(pending(&store), [1, 4], "the damaged segment has rows of these alone");
+    for id in [1, 4] {
+        let erased = store.erase(DeletionId(id)).await;
+        assert!(matches!(erased, Err(StoreError::Damaged { .. })), "{erased:?}");
+    }
+    assert_eq!((pending(&store), samples_on_disk(&store)), (vec![1, 4], 200));
+    std::fs::write(&path, right).unwrap();
+    store.erase(DeletionId(4)).await.unwrap();
+    let left = samples_from(0.75) + 100;
+    assert_eq!((pending(&store), samples_on_disk(&store)), (vec![], left));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn deletions_under_way_are_bounded() {
     let dir = tempfile::tempdir().unwrap();
     let store = with_hours(dir.path(), &[5]).await;
