@@ -210,10 +210,13 @@ pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Compresses a body that is in memory and worth it.
+/// Compresses a body that is in memory and worth it: one whose size is known.
 async fn compress(response: Response) -> Response {
     let (mut parts, body) = response.into_parts();
-    let exact = body.size_hint().exact().and_then(|size| usize::try_from(size).ok());
+    // A body of several texts does not know its size; who made it says so.
+    let stated = || parts.headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok();
+    let exact = body.size_hint().exact().or_else(stated);
+    let exact = exact.and_then(|size: u64| usize::try_from(size).ok());
     let text = parts.headers.get(header::CONTENT_TYPE).and_then(|it| it.to_str().ok());
     let is_text =
         text.is_some_and(|it| it.starts_with("application/json") || it.starts_with("text/"));

@@ -3,7 +3,7 @@
 use super::guard::CONTENT_SECURITY_POLICY;
 use super::serve::{Collector, ServeOptions};
 use crate::ingest::receiver::now_ms;
-use crate::ingest::testing::request_at;
+use crate::ingest::testing::{request_at, tables};
 use crate::store::memory::MemoryStore;
 use bytes::Bytes;
 use http::{HeaderMap, Request};
@@ -363,18 +363,25 @@ async fn a_time_line_shows_the_cores_of_the_time_that_was_reported() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_answers_are_compressed_when_asked() {
-    let server = Server::with_data().await;
+    let server = Server::start().await;
+    let mut request = request_at(now_ms());
+    let texts = &mut tables(&mut request).string_table;
+    let name = texts.iter_mut().find(|text| **text == "hot").unwrap();
+    *name = name.repeat(1_000);
+    server.feed(&request).await;
     let to_ms = now_ms() - 1;
     let from_ms = to_ms - 600_000;
-    let path = format!("{PROJECT}/series?from={from_ms}&to={to_ms}&step=1000");
-    let plain = server.get(&path).await;
-    assert_eq!(plain.header("content-encoding"), "");
-    let small = server.get_with(&path, &[("accept-encoding", "br, gzip")]).await;
-    assert_eq!(small.header("content-encoding"), "gzip");
-    assert!(small.body.len() < plain.body.len() / 2);
-    let mut text = Vec::new();
-    flate2::read::GzDecoder::new(&*small.body).read_to_end(&mut text).unwrap();
-    assert_eq!(text, plain.body);
+    for path in ["series?step=1000&", "flamegraph?"] {
+        let path = format!("{PROJECT}/{path}from={from_ms}&to={to_ms}");
+        let plain = server.get(&path).await;
+        assert_eq!((plain.status, plain.header("content-encoding")), (200, ""), "{path}");
+        let small = server.get_with(&path, &[("accept-encoding", "br, gzip")]).await;
+        assert_eq!(small.header("content-encoding"), "gzip", "{path}");
+        assert!(small.body.len() < plain.body.len() / 2, "{path}");
+        let mut text = Vec::new();
+        flate2::read::GzDecoder::new(&*small.body).read_to_end(&mut text).unwrap();
+        assert_eq!(text, plain.body, "{path}");
+    }
     let metrics = server.get_with("/metrics", &[("accept-encoding", "gzip")]).await;
     // OpenMetrics is no `text/` type and small; scrapers take it as it is.
     assert_eq!(metrics.header("content-encoding"), "");
