@@ -60,7 +60,7 @@ impl Deletions {
     /// The notes cannot be read.
     pub async fn resume(&self) -> Result<(), DeletionError> {
         for record in self.meta.run(Meta::open_deletions).await? {
-            let Err(error) = self.hide(&record.deletion).await else { continue };
+            let Err(error) = self.put_into_force(&record.deletion).await else { continue };
             let id = record.deletion.id;
             tracing::error!(%error, %id, "a deletion of before the start is not in force");
             if let Err(error) = self.finish(record.deletion, Err(error.to_string())).await {
@@ -93,12 +93,25 @@ impl Deletions {
         let noted = deletion.clone();
         self.meta.run(move |meta| meta.add_deletion(&noted, &actor, now_ms())).await?;
         let id = deletion.id;
-        let Err(error) = self.hide(&deletion).await else {
+        let Err(error) = self.put_into_force(&deletion).await else {
             self.wake.notify_one();
             return Ok(id);
         };
         self.finish(deletion, Err(error.to_string())).await?;
-        Err(error)
+        Err(error.into())
+    }
+
+    /// An error if the store does not take it. If that it did cannot be noted, it stays queued: whoever removes its
+    /// samples notes it first.
+    async fn put_into_force(&self, deletion: &Deletion) -> Result<(), StoreError> {
+        match self.hide(deletion).await {
+            Ok(()) => Ok(()),
+            Err(DeletionError::Store(error)) => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, id = %deletion.id, "a deletion is in force, and that is noted later");
+                Ok(())
+            }
+        }
     }
 
     async fn hide(&self, deletion: &Deletion) -> Result<(), DeletionError> {
@@ -189,4 +202,43 @@ fn random_id() -> DeletionId {
     // The standard library seeds its hashers with random numbers of the system.
     let half = || u128::from(RandomState::new().build_hasher().finish());
     DeletionId(half() << 64 | half())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::FILE_NAME;
+    use crate::store::memory::MemoryStore;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_is_in_force_is_seen_through_though_that_could_not_be_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let deletions =
+            Deletions::new(Meta::open(dir.path()).unwrap(), Arc::new(MemoryStore::new()));
+        let database = rusqlite::Connection::open(dir.path().join(FILE_NAME)).unwrap();
+        let refuse = "CREATE TRIGGER refused BEFORE UPDATE OF hidden_ms ON deletions \
+                      BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
+        database.execute_batch(refuse).unwrap();
+        let project = ProjectName("default".into());
+        let requested = deletions.request((project.clone(), None), 5, "somebody".to_owned()).await;
+        let id = requested.unwrap();
+        let record = async || deletions.record(project.clone(), id).await.unwrap().unwrap();
+        for _ in 0..2 {
+            let DeletionRecord { state, hidden_ms, error, .. } = record().await;
+            assert_eq!((state, hidden_ms, error), (DeletionState::Queued, None, None));
+            // As after a restart.
+            deletions.resume().await.unwrap();
+        }
+        database.execute_batch("DROP TRIGGER refused").unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let worker = tokio::spawn(Arc::clone(&deletions).run(stopped));
+        let mut rounds = 0..200;
+        while record().await.state != DeletionState::Done {
+            assert!(rounds.next().is_some(), "{:?}", record().await);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert!(record().await.hidden_ms.is_some());
+        stop.send(true).unwrap();
+        worker.await.unwrap();
+    }
 }

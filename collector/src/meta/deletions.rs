@@ -47,7 +47,7 @@ pub struct DeletionRecord {
     pub state: DeletionState,
     /// When it was asked for.
     pub requested_ms: i64,
-    /// Since when no answer holds its samples; `None`: it never came into force.
+    /// Since when no answer holds its samples; `None`: it never came into force, or that could not be noted yet.
     pub hidden_ms: Option<i64>,
     /// When it was done, or failed.
     pub finished_ms: Option<i64>,
