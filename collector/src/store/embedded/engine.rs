@@ -3,7 +3,7 @@
 use super::deletions::{Deletions, Numbered};
 use super::files::Files;
 use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
-use super::prepared::{KnownStack, Prepared, UNKNOWN};
+use super::prepared::{KnownStack, Places, Prepared, UNKNOWN};
 use super::segment::{Segment, Span};
 use super::symbols::Symbols;
 use super::trie::stack_hash;
@@ -263,7 +263,7 @@ impl Engine {
     pub(super) fn apply(&self, prepared: &mut Prepared, dropped: &[bool]) {
         let now_ms = self.clock.now_ms();
         let Prepared { batch, identities, locations, known } = prepared;
-        let stored: Vec<&ProfileDef> = batch
+        let mut stored: Vec<&ProfileDef> = batch
             .profiles
             .iter()
             .zip(dropped)
@@ -272,6 +272,7 @@ impl Engine {
         if stored.is_empty() {
             return;
         }
+        stored.sort_by(|a, b| a.labels.service.cmp(&b.labels.service));
         let project = self.project_or_new(&batch.project);
         let memtable = Arc::clone(&self.view().active);
         let rows = memtable.project_or_new(&batch.project);
@@ -284,7 +285,7 @@ impl Engine {
             locations,
             known,
             sets,
-            nodes: BTreeMap::new(),
+            nodes: Places::new(batch.stacks.len()),
         };
         for (profile, series) in stored.into_iter().zip(series) {
             let hour = profile.samples.iter().map(|sample| sample.time_ms).min();
@@ -327,8 +328,8 @@ struct Arrival<'a> {
     locations: &'a [u32],
     known: &'a [KnownStack],
     sets: Vec<Arc<[Attribute]>>,
-    /// Node of each stack of the batch, by service; [`UNKNOWN`] if not looked up yet.
-    nodes: BTreeMap<u32, Vec<u32>>,
+    /// Node of each stack of the batch.
+    nodes: Places,
 }
 
 impl Arrival<'_> {
@@ -343,19 +344,17 @@ impl Arrival<'_> {
         let end_ms = profile.time_ms + profile.duration_ms;
         let key = (hour, series.type_id, host);
         rows.reports().entry(key).or_default().add(profile.time_ms, end_ms);
-        let nodes = self
-            .nodes
-            .entry(series.service)
-            .or_insert_with(|| vec![UNKNOWN; self.batch.stacks.len()]);
+        self.nodes.turn_to(Some(series.service));
         let (mut ids, mut bytes) = (Vec::new(), Vec::new());
         let mut trie = None;
         for stack in profile.samples.iter().map(|sample| sample.stack as usize) {
-            if nodes.get(stack) == Some(&UNKNOWN) {
+            if self.nodes.of.get(stack) == Some(&UNKNOWN) {
                 let frames = &self.batch.stacks[stack];
                 ids.clear();
                 ids.extend(frames.iter().map(|&at| self.locations[at as usize]));
                 let hash = stack_hash(frames, &self.identities.locations, &mut bytes);
-                nodes[stack] = trie.get_or_insert_with(|| service.trie_mut()).intern(hash, &ids);
+                let trie = trie.get_or_insert_with(|| service.trie_mut());
+                self.nodes.set(stack, trie.intern(hash, &ids));
             }
         }
         drop(trie);
@@ -371,8 +370,8 @@ impl Arrival<'_> {
                 set
             });
             let stack = sample.stack as usize;
-            let node = nodes.get(stack).copied();
-            let node = node.unwrap_or_else(|| self.known[stack - nodes.len()].node);
+            let node = self.nodes.of.get(stack).copied();
+            let node = node.unwrap_or_else(|| self.known[stack - self.nodes.of.len()].node);
             bytes += columns.push(sample.time_ms, node, sample.value, set);
         }
         bytes

@@ -12,8 +12,7 @@ use super::engine::{Engine, Project};
 use super::symbols::Symbols;
 use super::trie::stack_hash;
 use crate::profile::identity::BatchIdentities;
-use crate::profile::{FunctionDef, LocationDef, MappingDef, WriteBatch};
-use std::collections::BTreeMap;
+use crate::profile::{FunctionDef, LocationDef, MappingDef, ProfileDef, WriteBatch};
 
 /// Stands for the id of a location, the node of a stack or a place in a table that is not known.
 pub(super) const UNKNOWN: u32 = u32::MAX;
@@ -98,21 +97,26 @@ impl Prepared {
         let Self { batch, identities, known, .. } = self;
         let count = batch.stacks.len();
         let (mut own, mut own_numbers) = (Vec::new(), vec![UNKNOWN; count]);
-        let mut places: BTreeMap<Option<u32>, Vec<u32>> = BTreeMap::new();
+        let mut places = Places::new(count);
         let mut bytes = Vec::new();
-        for profile in &mut batch.profiles {
-            let service = symbols.service(&profile.labels.service);
-            let places = places.entry(service).or_insert_with(|| vec![UNKNOWN; count]);
+        let mut profiles: Vec<(Option<u32>, &mut ProfileDef)> = batch
+            .profiles
+            .iter_mut()
+            .map(|profile| (symbols.service(&profile.labels.service), profile))
+            .collect();
+        profiles.sort_by_key(|(service, _)| *service);
+        for (service, profile) in profiles {
+            places.turn_to(service);
             let trie = service.map(|service| symbols.services[service as usize].trie());
             for sample in &mut profile.samples {
                 let stack = sample.stack as usize;
-                if places[stack] == UNKNOWN {
+                if places.of[stack] == UNKNOWN {
                     let frames = &batch.stacks[stack];
                     let find = |trie: &super::trie::Trie| {
                         let hash = stack_hash(frames, &identities.locations, &mut bytes);
                         trie.find(hash).map(|node| KnownStack { hash, node })
                     };
-                    places[stack] = match trie.as_deref().and_then(find) {
+                    let place = match trie.as_deref().and_then(find) {
                         Some(found) => number_of(known, found) | KNOWN_BIT,
                         None if own_numbers[stack] == UNKNOWN => {
                             own_numbers[stack] = number_of(&mut own, sample.stack);
@@ -120,8 +124,9 @@ impl Prepared {
                         }
                         None => own_numbers[stack],
                     };
+                    places.set(stack, place);
                 }
-                sample.stack = places[stack];
+                sample.stack = places.of[stack];
             }
         }
         own
@@ -157,6 +162,35 @@ impl Prepared {
         }
         functions.retain::<FunctionDef>(&mut batch.functions);
         mappings.retain::<MappingDef>(&mut batch.mappings);
+    }
+}
+
+/// Where the stacks of a batch are, for one service after the other: a table of all stacks for each of a thousand services
+/// would be hundreds of megabytes.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// [`UNKNOWN`] until it is set.
+    pub(super) of: Vec<u32>,
+    set: Vec<usize>,
+    service: Option<u32>,
+}
+
+impl Places {
+    pub(super) fn new(stacks: usize) -> Self {
+        Self { of: vec![UNKNOWN; stacks], set: Vec::new(), service: None }
+    }
+
+    /// Forgets what was set for another service.
+    pub(super) fn turn_to(&mut self, service: Option<u32>) {
+        if self.service != service {
+            self.set.drain(..).for_each(|stack| self.of[stack] = UNKNOWN);
+            self.service = service;
+        }
+    }
+
+    pub(super) fn set(&mut self, stack: usize, place: u32) {
+        self.of[stack] = place;
+        self.set.push(stack);
     }
 }
 

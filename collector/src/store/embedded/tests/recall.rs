@@ -81,6 +81,29 @@ async fn a_known_stack_is_not_described_again() {
     assert_eq!(described, [vec!["leaf", "main", "other"], vec!["main", "new"], vec![]]);
 }
 
+/// A stack may be known to one service and new to the next, whose profiles stand between those of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn services_take_turns_in_a_batch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, oracle) = (open(dir.path()), MemoryStore::new());
+    let mut mixed = profile(&[("leaf", 10), ("new", 30)]);
+    for service in ["db", "api", "web", "db", "api"] {
+        let mut other = mixed.profiles[0].clone();
+        other.labels.service = service.into();
+        other.samples.iter_mut().for_each(|sample| sample.value += 1);
+        mixed.profiles.push(other);
+    }
+    let mut of_db = profile(&[("new", 2)]);
+    of_db.profiles[0].labels.service = "db".into();
+    for batch in [profile(&[("leaf", 1), ("other", 2)]), of_db, mixed.clone(), mixed] {
+        store.append(batch.clone()).await.unwrap();
+        oracle.append(batch).await.unwrap();
+    }
+    check_same(&store, &oracle, &[everything("cpu")], (20, 5)).await;
+    drop(store);
+    check_same(&open(dir.path()), &oracle, &[everything("cpu")], (20, 5)).await;
+}
+
 /// A batch that was never acknowledged may stand in the log all the same, and takes numbers that others had.
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_others_took_change_no_answer() {
