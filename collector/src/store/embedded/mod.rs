@@ -182,7 +182,7 @@ impl EmbeddedStore {
                 },
                 _ => StoreError::Io { what: "compressing a batch".to_owned(), source },
             })?;
-            let bytes = batch_bytes(&prepared.batch) + encoded.len() as u64;
+            let bytes = prepared_bytes(&prepared) + encoded.len() as u64;
             Ok((prepared, encoded, bytes))
         })
         .await?;
@@ -355,8 +355,9 @@ impl ProfileStore for EmbeddedStore {
     }
 }
 
-/// Memory of a decoded batch, roughly; texts are shared with few others, so they count once.
-fn batch_bytes(batch: &WriteBatch) -> u64 {
+/// Memory of a prepared batch, roughly; texts are shared with few others, so they count once.
+fn prepared_bytes(prepared: &Prepared) -> u64 {
+    let batch = &prepared.batch;
     let frames: usize = batch.stacks.iter().map(Vec::len).sum();
     let lines: usize = batch.locations.iter().map(|location| location.lines.len()).sum();
     let texts: usize = batch
@@ -373,7 +374,8 @@ fn batch_bytes(batch: &WriteBatch) -> u64 {
         + lines * 16
         + batch.functions.len() * 64
         + texts
-        + attributes * 64;
+        + attributes * 64
+        + prepared.found_bytes();
     bytes as u64
 }
 

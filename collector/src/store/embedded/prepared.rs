@@ -11,7 +11,7 @@ use super::codec::{Malformed, Reader, Writer};
 use super::engine::{Engine, Project};
 use super::symbols::Symbols;
 use super::trie::stack_hash;
-use crate::profile::identity::BatchIdentities;
+use crate::profile::identity::{BatchIdentities, LineQuality};
 use crate::profile::{FunctionDef, LocationDef, MappingDef, ProfileDef, WriteBatch};
 
 /// Stands for the id of a location, the node of a stack or a place in a table that is not known.
@@ -66,6 +66,12 @@ impl Prepared {
         self.locations = vec![UNKNOWN; self.batch.locations.len()];
     }
 
+    /// Memory of what was found, beside the batch.
+    pub(super) fn found_bytes(&self) -> usize {
+        let location = size_of::<u128>() + size_of::<LineQuality>() + size_of::<u32>();
+        self.known.len() * size_of::<KnownStack>() + self.locations.len() * location
+    }
+
     /// The bytes of the batch for the log.
     pub(super) fn encode(&self) -> std::io::Result<Vec<u8>> {
         let mut writer = Writer::default();
@@ -83,6 +89,7 @@ impl Prepared {
         }
         let own = self.find_stacks(&symbols);
         drop(symbols);
+        self.known.shrink_to_fit();
         let own_count = u32::try_from(own.len()).unwrap_or(UNKNOWN);
         let profiles = self.batch.profiles.iter_mut();
         for sample in profiles.flat_map(|profile| &mut profile.samples) {
@@ -224,6 +231,8 @@ impl Kept {
     fn retain<T>(&self, table: &mut Vec<T>) {
         let mut places = self.0.iter();
         table.retain(|_| places.next().is_some_and(|&place| place != UNKNOWN));
+        // It may wait long, and few of many entries are left.
+        table.shrink_to_fit();
     }
 }
 

@@ -81,6 +81,33 @@ async fn a_known_stack_is_not_described_again() {
     assert_eq!(described, [vec!["leaf", "main", "other"], vec!["main", "new"], vec![]]);
 }
 
+/// The queue of the writer has a limit of bytes: what is known of a batch is held there, what it no longer says is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prepared_batch_counts_what_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let names: Vec<String> = (0..1_000).map(|at| format!("leaf {at}")).collect();
+    let leaves: Vec<(&str, i64)> = names.iter().map(|name| (&**name, 1)).collect();
+    let mut batch = profile(&leaves);
+    let before = prepared_bytes(&Prepared::new(&store.engine, batch.clone()));
+    store.append(batch.clone()).await.unwrap();
+    batch.profiles[0].samples.truncate(1);
+    let alone = Prepared::new(&store.engine, batch.clone());
+    assert_eq!((alone.known.len(), alone.found_bytes()), (1, 32));
+    batch.profiles[0].samples = profile(&leaves).profiles.remove(0).samples;
+    let all = Prepared::new(&store.engine, batch);
+    assert_eq!((all.known.len(), all.found_bytes()), (1_000, 32_000));
+    // 24 bytes a sample, 256 for the profile, no text.
+    assert_eq!(prepared_bytes(&all), 32_000 + 24_000 + 256);
+    assert!(before > 2 * prepared_bytes(&all), "{before}");
+    let WriteBatch { functions, locations, mappings, stacks, .. } = &all.batch;
+    let room = [functions.capacity(), locations.capacity(), mappings.capacity(), stacks.capacity()];
+    assert_eq!(
+        (room, all.locations.capacity(), all.identities.locations.capacity()),
+        ([0; 4], 0, 0)
+    );
+}
+
 /// A stack may be known to one service and new to the next, whose profiles stand between those of the first.
 #[tokio::test(flavor = "multi_thread")]
 async fn services_take_turns_in_a_batch() {
