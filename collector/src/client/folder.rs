@@ -1,7 +1,7 @@
 //! `vesta store`: looks after a data folder without a collector, or beside one.
 
 use super::ClientError;
-use crate::meta::{self, Meta};
+use crate::meta::{self, Meta, MetaError};
 use crate::options::StoreCommand;
 use crate::store::ProfileStore as _;
 use crate::store::embedded::inspect::{self, Damage, FolderStats, ProjectStats};
@@ -49,9 +49,9 @@ fn check(dir: &Path) -> Result<(), ClientError> {
     let database = dir.join(meta::FILE_NAME);
     if database.exists() {
         checked.files += 1;
-        let wrong = Meta::check(dir)?.into_iter();
+        let wrong = Meta::check(dir).unwrap_or_else(|error| vec![detail(error)]);
         let damage = |detail| Damage { path: database.clone(), detail };
-        checked.damages.extend(wrong.map(damage));
+        checked.damages.extend(wrong.into_iter().map(damage));
     }
     let line = |damage: &Damage| format!("{}: {}", damage.path.display(), damage.detail);
     tell(&checked.damages.iter().map(line).collect::<Vec<_>>())?;
@@ -65,6 +65,14 @@ fn check(dir: &Path) -> Result<(), ClientError> {
         bytes => format!(", {bytes} bytes of a write that was cut or is under way"),
     };
     tell(&[format!("{files} files, {bytes} bytes: no damage{torn}")])
+}
+
+/// What is wrong with a database that cannot be read; which it is, is said beside it.
+fn detail(error: MetaError) -> String {
+    match error {
+        MetaError::Database { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
 }
 
 async fn compact(dir: &Path) -> Result<(), ClientError> {

@@ -13,7 +13,6 @@ mod upload;
 #[cfg(test)]
 mod tests;
 
-use crate::meta::MetaError;
 use crate::options::{FlamegraphArgs, GraphFormat, LocksArgs, QueryArgs, TableFormat, TopArgs};
 use crate::query::LOCK_TYPE;
 use crate::store::StoreError;
@@ -74,9 +73,6 @@ pub enum ClientError {
     /// A data folder cannot be read or changed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Its database cannot be read.
-    #[error(transparent)]
-    Meta(#[from] MetaError),
     /// Some of its files are damaged; each was said.
     #[error(
         "{damaged} of {files} files are damaged; queries leave out what they cannot read: \

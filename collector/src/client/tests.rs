@@ -1,8 +1,14 @@
 //! Requests and texts of the commands, against a known answer of the API.
 
 use super::*;
-use crate::options::Cli;
+use crate::meta::{FILE_NAME, Meta};
+use crate::options::{Cli, Command};
+use crate::profile::ProfileId;
+use crate::store::ProfileStore as _;
+use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
+use crate::store::test_answers::one_profile;
 use clap::Parser as _;
+use std::path::PathBuf;
 
 const GRAPH: &str = r#"{"type":"cpu","unit":"nanoseconds","total":60,"samples":6,"period_ns":10,
  "coverage":{"hosts":1,"host_ms":1,"window_ms":1,"cores":1.0},"hidden":{"nodes":2,"total":10},
@@ -178,4 +184,32 @@ async fn a_collector_that_is_not_there_is_named() {
     assert!(!error.is_usage());
     let text = error.to_string();
     assert!(text.contains("Connection refused") && text.contains("vesta serve"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_database_is_one_of_the_damages() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions {
+        data_dir: dir.path().to_owned(),
+        data_bytes_max: Some(1 << 30),
+        retention_ms: None,
+        clock: Clock::system(),
+    };
+    let store = EmbeddedStore::open(options).unwrap();
+    store.append(one_profile("api", ProfileId::None, &[(&["main"], 1)])).await.unwrap();
+    drop(store);
+    drop(Meta::open(dir.path()).unwrap());
+    let line = ["vesta", "store", "check", "--data-dir", dir.path().to_str().unwrap()];
+    let Command::Store(check) = Cli::parse_from(line).command else { panic!("another command") };
+    folder::look_after(&check, dir.path()).await.unwrap();
+    let mut paths = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let is_seen = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().starts_with("seen-");
+    let seen = paths.find(is_seen).unwrap();
+    for path in [seen, dir.path().join(FILE_NAME)] {
+        std::fs::write(path, [b'x'; 4_096]).unwrap();
+    }
+    // Segment, symbols, seen ids, database.
+    let checked = folder::look_after(&check, dir.path()).await;
+    let both = matches!(checked, Err(ClientError::Damaged { damaged: 2, files: 4 }));
+    assert!(both, "{checked:?}");
 }

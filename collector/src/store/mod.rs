@@ -8,7 +8,7 @@ pub mod memory;
 #[cfg(test)]
 mod sample_data;
 #[cfg(test)]
-mod test_answers;
+pub(crate) mod test_answers;
 
 use crate::limits;
 use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};
