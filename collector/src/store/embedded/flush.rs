@@ -74,15 +74,21 @@ impl Flusher {
     pub(super) fn flush(&mut self, job: &Job) -> Result<(), StoreError> {
         let mut created = Vec::new();
         let result = self.write_out(job, &mut created);
+        if result.is_err() {
+            self.remove_unnamed(created);
+        }
+        result
+    }
+
+    /// Removes files of work that failed.
+    fn remove_unnamed(&self, created: Vec<PathBuf>) {
         // A manifest that could not be made durable may be in its place all the same: what it names stays.
-        let unnamed = || Manifest::read(&self.engine.dir).is_ok_and(|it| it == self.manifest);
-        if result.is_err() && unnamed() {
+        if Manifest::read(&self.engine.dir).is_ok_and(|it| it == self.manifest) {
             for path in created {
                 // They count for nothing without the manifest; the next start removes what is left.
                 drop(self.engine.files.remove(&path));
             }
         }
-        result
     }
 
     fn write_out(&mut self, job: &Job, created: &mut Vec<PathBuf>) -> Result<(), StoreError> {
@@ -203,8 +209,12 @@ impl Flusher {
         files.segments.retain(|file| !inputs.contains(&file.sequence));
         files.segments.extend(file);
         let segment = file.as_ref().map(|file| open_segment(&self.engine.dir, name, file));
-        let segment = segment.transpose()?;
-        self.commit(next)?;
+        let committed = segment.transpose().and_then(|segment| self.commit(next).map(|()| segment));
+        if committed.is_err() {
+            let created = file.iter().map(|file| file.path(&self.engine.dir, name));
+            self.remove_unnamed(created.collect());
+        }
+        let segment = committed?;
         self.engine.change_view(|view| {
             let mut segments = SegmentMap::clone(&view.segments);
             let list = segments.entry(name.clone()).or_default();

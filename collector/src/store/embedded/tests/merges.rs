@@ -1,5 +1,6 @@
 //! Segments that become one: which, when, and what may happen meanwhile.
 
+use super::faults::copy;
 use super::faulty::{Failure, Faulty};
 use super::limits::{find, hour_of, samples_of, segments_on_disk};
 use super::*;
@@ -163,6 +164,37 @@ async fn a_full_disk_leaves_the_inputs_in_their_place() {
     assert!(matches!(store.compact().await, Err(StoreError::Busy(_))));
     assert_eq!(segments_on_disk(dir.path()), 2);
     assert_eq!(merged(&store).await.samples, 200);
+}
+
+/// Whatever of a merge fails: nothing is left that the manifest does not name, and nothing is gone that it names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_fails_leaves_the_files_that_count() {
+    for failure in [Failure::Full, Failure::Sync, Failure::Folder] {
+        for operations in 0.. {
+            let (dir, files) = (tempfile::tempdir().unwrap(), Faulty::default());
+            let store =
+                EmbeddedStore::open_with(options(dir.path()), Arc::new(files.clone())).unwrap();
+            for hour in [5, 6] {
+                store.append(hour_of(hour, 100)).await.unwrap();
+                store.flush().await.unwrap();
+            }
+            files.fail_after(operations, 1, failure);
+            if store.compact().await.is_ok() {
+                // The file itself and the manifest, at least.
+                assert!(operations >= 2, "{failure:?} {operations}");
+                break;
+            }
+            let on_disk = segments_on_disk(dir.path());
+            let found = tempfile::tempdir().unwrap();
+            copy(dir.path(), found.path());
+            let found = open(found.path());
+            assert_eq!(merged(&found).await.samples, 200, "{failure:?} {operations}");
+            // The sync of the folder failed when the new manifest was in its place: the inputs are still read.
+            let is_new = found.stats().await.unwrap().segments == 1;
+            assert_eq!(on_disk, if is_new { 3 } else { 2 }, "{failure:?} {operations}");
+            assert!(!is_new || failure == Failure::Folder, "{failure:?} {operations}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
