@@ -80,8 +80,9 @@ pub struct SamplingOptions {
     /// [default: by CPUs and frequency].
     #[arg(long, value_name = "BYTES")]
     pub ring_bytes: Option<u32>,
-    /// Locks whose code is probed, where waits are measured: `waiting` where threads and goroutines begin to wait for a
-    /// lock of Go or of a C library, which costs an uncontended lock nothing.
+    /// Locks whose code is probed, where waits are measured: those of Go, or with `waiting` also where threads begin to wait
+    /// for a lock of a C library. An uncontended lock costs nothing. C libraries have twenty places each, and the agent
+    /// takes longer to end: they tell what a lock is where no name does, and of waits without a stack.
     #[arg(long, value_enum, default_value_t)]
     pub lock_probes: LockProbes,
     /// Write diagnostics of the BPF programs to the log.
@@ -97,8 +98,10 @@ pub struct SamplingOptions {
 pub enum LockProbes {
     /// None: waits for locks of Go are not seen, and of C libraries what stacks and futex words tell.
     Off,
-    /// Where a lock is waited for.
+    /// Those of Go.
     #[default]
+    Go,
+    /// Those of Go and of C libraries.
     Waiting,
 }
 

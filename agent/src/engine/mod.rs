@@ -57,8 +57,10 @@ pub struct EngineOptions {
     pub off_cpu: bool,
     /// Of how many waits the stack is taken.
     pub wait_stacks: crate::bpf::WaitStacks,
-    /// Then the waiting paths of locks are probed.
-    pub lock_probes: bool,
+    /// Then locks of Go are probed.
+    pub go_lock_probes: bool,
+    /// And the waiting paths of C libraries.
+    pub libc_lock_probes: bool,
     /// Form of the programs.
     pub form: crate::bpf::FormChoice,
     /// Size of the ring buffer, bytes; `None`: by CPUs and frequency.
@@ -88,7 +90,8 @@ impl Default for EngineOptions {
             proc_root: PathBuf::from("/proc"),
             ignore_kernel_defects: false,
             off_cpu: false,
-            lock_probes: true,
+            go_lock_probes: true,
+            libc_lock_probes: false,
             wait_stacks: crate::bpf::WaitStacks::default(),
             form: crate::bpf::FormChoice::default(),
             ring_bytes: None,
@@ -191,8 +194,8 @@ fn run_first(
 ) -> Result<(), EngineError> {
     raise_descriptor_limit();
     return_freed_memory();
-    let probed = options.off_cpu && options.lock_probes;
-    if probed && !facts.allow_libc_probes() {
+    let libc_wanted = options.off_cpu && options.libc_lock_probes;
+    if libc_wanted && !facts.allow_libc_probes() {
         tracing::warn!("locks of C libraries are not probed: {SHADOW_STACKS}");
     }
     let (sampler, tables) = Sampler::load(&bpf::Options {
@@ -204,8 +207,8 @@ fn run_first(
         table_bytes_max: options.table_bytes_max,
         off_cpu: options.off_cpu,
         wait_stacks: options.wait_stacks,
-        go_locks: probed,
-        libc_locks: probed && facts.allow_libc_probes(),
+        go_locks: options.off_cpu && options.go_lock_probes,
+        libc_locks: libc_wanted && facts.allow_libc_probes(),
         ..bpf::Options::default()
     })?;
     if let Some(error) = sampler.waits_refused() {
