@@ -11,7 +11,7 @@ use crate::command::{command, print, run, say};
 use crate::fuzz;
 use crate::kernels::{self, Machines, Matrix};
 use crate::setup;
-use crate::test_output::{Counts, read};
+use crate::test_output::{Counts, Said, read};
 use crate::workspace::{is_root, root};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -39,6 +39,8 @@ struct Ran {
     minutes: f64,
     counts: Counts,
     succeeded: bool,
+    /// What failed, to be said once more at the end: the log of a long run is seldom read from its beginning.
+    failures: Vec<String>,
     /// Kernels that could not be had.
     not_had: Vec<String>,
 }
@@ -89,7 +91,8 @@ pub(crate) fn test(args: &TestArgs) -> Result<Ending> {
         let result = result.unwrap_or_else(|error| {
             print(&format!("stage {stage} could not be run: {error:#}"));
             let counts = Counts { failed: 1, ..Counts::default() };
-            Ran { counts, succeeded: false, ..Ran::since(&stage, start) }
+            let failures = vec![format!("could not be run: {error:#}")];
+            Ran { counts, succeeded: false, failures, ..Ran::since(&stage, start) }
         });
         ran.push(Ran { minutes: minutes_since(start), ..result });
     }
@@ -99,13 +102,14 @@ pub(crate) fn test(args: &TestArgs) -> Result<Ending> {
 impl Ran {
     fn since(stage: &str, start: Instant) -> Self {
         let minutes = minutes_since(start);
-        let counts = Counts::default();
-        Self { stage: stage.to_owned(), minutes, counts, succeeded: true, not_had: Vec::new() }
+        let (counts, failures, not_had) = Default::default();
+        Self { stage: stage.to_owned(), minutes, counts, succeeded: true, failures, not_had }
     }
 
     fn kernels(matrix: Matrix, start: Instant) -> Self {
-        let Matrix { counts, passed, not_had } = matrix;
-        Self { counts, succeeded: passed, not_had, ..Self::since("kernels", start) }
+        let Matrix { counts, faults, not_had } = matrix;
+        let succeeded = faults.is_empty();
+        Self { counts, succeeded, failures: faults, not_had, ..Self::since("kernels", start) }
     }
 }
 
@@ -117,7 +121,7 @@ fn minutes_since(start: Instant) -> f64 {
 fn report(ran: &[Ran], tools: &Tools) -> Result<Ending> {
     print("stage\tminutes\tbudget\tpassed\tfailed\tskipped");
     let mut total = Counts::default();
-    for Ran { stage, minutes, counts, succeeded, not_had: _ } in ran {
+    for Ran { stage, minutes, counts, succeeded, .. } in ran {
         let Counts { passed, failed, skipped } = counts;
         let allowed = budget(stage);
         let over = allowed.parse().is_ok_and(|allowed: f64| *minutes > allowed);
@@ -128,6 +132,9 @@ fn report(ran: &[Ran], tools: &Tools) -> Result<Ending> {
         };
         print(&format!("{stage}\t{minutes:.1}\t{allowed}\t{passed}\t{failed}\t{skipped}{note}"));
         total += *counts;
+    }
+    for Ran { stage, failures, .. } in ran {
+        failures.iter().for_each(|failure| print(&format!("failed: {stage}: {failure}")));
     }
     for missing in &tools.missing {
         print(&format!("not had: {missing}"));
@@ -203,14 +210,15 @@ fn perform(
 ) -> Result<Ran> {
     let mut ran = Ran::since(stage, Instant::now());
     if stage == "fuzz" {
-        let (counts, succeeded) = fuzz::stage()?;
-        return Ok(Ran { counts, succeeded, ..ran });
+        let (counts, failures) = fuzz::stage()?;
+        return Ok(Ran { counts, succeeded: failures.is_empty(), failures, ..ran });
     }
     for mut runner in runners(stage, filter)? {
         tools.apply(&mut runner);
         runner.env("VESTA_PROGRAMS", programs);
-        let (counts, ended_well) = count(&mut runner)?;
+        let (Said { counts, failures }, ended_well) = listen(&mut runner)?;
         ran.counts += counts;
+        ran.failures.extend(failures);
         ran.succeeded &= ended_well;
     }
     Ok(ran)
@@ -269,15 +277,15 @@ fn runners(stage: &str, filter: Option<&str>) -> Result<Vec<Command>> {
     }
 }
 
-/// Runs a test runner, shows its output and counts.
-fn count(runner: &mut Command) -> Result<(Counts, bool)> {
+/// Runs a test runner and shows its output.
+fn listen(runner: &mut Command) -> Result<(Said, bool)> {
     let mut child = runner
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {}", crate::command::shown(runner)))?;
     let output = child.stdout.take().context("standard output was asked for")?;
-    let counts = read(BufReader::new(output), std::io::stdout())?;
-    Ok((counts, child.wait()?.success()))
+    let said = read(BufReader::new(output), std::io::stdout())?;
+    Ok((said, child.wait()?.success()))
 }
 
 /// What some programs are for.

@@ -23,19 +23,32 @@ impl AddAssign for Counts {
     }
 }
 
+/// What a runner said.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) counts: Counts,
+    /// Tests that failed, each with the first words of its panic.
+    pub(crate) failures: Vec<String>,
+}
+
+/// Characters of a failed test's words that are said again at the end.
+const FAILURE_CHARS_MAX: usize = 400;
+
 /// What a runner's output is made of.
 #[derive(Debug, Default)]
 struct Reader {
-    counts: Counts,
+    said: Said,
     /// The test whose captured output is being read.
     test: String,
     in_successes: bool,
+    /// The next line is the message of a panic that was met.
+    at_panic: bool,
     /// Tests of this runner that said so; it counts them as passed.
     skips: u64,
 }
 
-/// Copies the output of a runner, without the captured output of passed tests, and counts.
-pub(crate) fn read(output: impl BufRead, mut shown: impl Write) -> std::io::Result<Counts> {
+/// Copies the output of a runner, without the captured output of passed tests.
+pub(crate) fn read(output: impl BufRead, mut shown: impl Write) -> std::io::Result<Said> {
     let mut reader = Reader::default();
     for line in output.split(b'\n') {
         let line = line?;
@@ -45,7 +58,7 @@ pub(crate) fn read(output: impl BufRead, mut shown: impl Write) -> std::io::Resu
         }
     }
     shown.flush()?;
-    Ok(reader.counts)
+    Ok(reader.said)
 }
 
 impl Reader {
@@ -54,9 +67,9 @@ impl Reader {
         if let Some(result) = line.strip_prefix("test result: ") {
             self.in_successes = false;
             let skips = std::mem::take(&mut self.skips);
-            self.counts.passed += number_before(result, " passed").saturating_sub(skips);
-            self.counts.failed += number_before(result, " failed");
-            self.counts.skipped += skips + number_before(result, " ignored");
+            self.said.counts.passed += number_before(result, " passed").saturating_sub(skips);
+            self.said.counts.failed += number_before(result, " failed");
+            self.said.counts.skipped += skips + number_before(result, " ignored");
             return Some(line.to_owned());
         }
         if line == "failures:" {
@@ -68,8 +81,28 @@ impl Reader {
         if self.in_successes {
             return self.success(line);
         }
+        self.failure(line);
         self.node(line);
         Some(line.to_owned())
+    }
+
+    /// A line of the captured output of a failed test, or one between the tests.
+    fn failure(&mut self, line: &str) {
+        if std::mem::take(&mut self.at_panic)
+            && let Some(failure) = self.said.failures.last_mut()
+        {
+            failure.extend([" "].into_iter().chain([line]));
+            *failure = failure.chars().take(FAILURE_CHARS_MAX).collect();
+        } else if let Some(test) = line.strip_prefix("---- ").and_then(|it| it.split(' ').next()) {
+            self.said.failures.push(format!("{test}:"));
+        } else if line.starts_with("thread '")
+            && let Some((_, place)) =
+                line.split_once("' panicked at ").or_else(|| line.split_once(") panicked at "))
+            && let Some(failure) = self.said.failures.last_mut()
+        {
+            failure.extend([" "].into_iter().chain([place]));
+            self.at_panic = true;
+        }
     }
 
     /// A line of the captured output of a passed test.
@@ -94,9 +127,9 @@ impl Reader {
         let Some((word, number)) = rest.split_once(' ') else { return };
         let Ok(number) = number.parse::<u64>() else { return };
         match word {
-            "pass" => self.counts.passed += number,
-            "fail" => self.counts.failed += number,
-            "skipped" => self.counts.skipped += number,
+            "pass" => self.said.counts.passed += number,
+            "fail" => self.said.counts.failed += number,
+            "skipped" => self.said.counts.skipped += number,
             _ => {}
         }
     }
@@ -109,13 +142,15 @@ fn number_before(text: &str, word: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, read};
+    use super::{Counts, Said, read};
 
     #[test]
     fn runners() {
         let check = |output: &str, passed: u64, failed: u64, skipped: u64, shown: &str| {
             let mut text = Vec::new();
-            let counts = read(output.as_bytes(), &mut text).expect("memory does not fail");
+            let Said { counts, failures } =
+                read(output.as_bytes(), &mut text).expect("memory does not fail");
+            assert!(failures.len() as u64 <= failed, "{failures:?}");
             assert_eq!(counts, Counts { passed, failed, skipped }, "{output}");
             assert_eq!(String::from_utf8(text).expect("text"), shown, "{output}");
         };
@@ -142,5 +177,16 @@ mod tests {
         );
         check("# pass 7\n# fail 0\n# skipped 1\n", 7, 0, 1, "# pass 7\n# fail 0\n# skipped 1\n");
         check("\u{2139} pass 7\n\u{2139} fail 2\n", 7, 2, 0, "\u{2139} pass 7\n\u{2139} fail 2\n");
+    }
+
+    #[test]
+    fn failed_tests_are_told_with_their_panic() {
+        let output = "failures:\n\n---- a::b stdout ----\nfigure: 7\n\n\
+            thread 'a::b' (4711) panicked at tests/a.rs:3:5:\n7 of 8\nmore\n\
+            ---- c stdout ----\nthread 'c' panicked at src/c.rs:1:1:\nno\n\n\
+            failures:\n    a::b\n    c\n\ntest result: FAILED. 1 passed; 2 failed;\n";
+        let said = read(output.as_bytes(), Vec::new()).expect("memory does not fail");
+        assert_eq!(said.failures, ["a::b: tests/a.rs:3:5: 7 of 8", "c: src/c.rs:1:1: no"]);
+        assert_eq!(said.counts, Counts { passed: 1, failed: 2, skipped: 0 });
     }
 }

@@ -86,7 +86,7 @@ fn known(folder: &Path, index: &Path) -> Vec<(Branch, Option<Kernel>)> {
         let line = text.lines().map(fields).find(|fields| fields[0] == branch)?;
         let [_, name, version, sha256] = <[String; 4]>::try_from(line).ok()?;
         let own = folder.join(&sha256);
-        let [image, module] = [IMAGE_FILE, MODULE_FILE].map(|name| own.join(name));
+        let [image, module] = [IMAGE_FILE, MODULE].map(|name| own.join(name));
         let package = PackageVersion { name, version, sha256 };
         let module = module.is_file().then_some(module);
         image.is_file().then_some(Kernel { package, image, module })
@@ -125,13 +125,12 @@ fn newest(apt: &PrivateApt, folder: &Path, branch: Branch, names: &[String]) -> 
 
 /// Names in the cache.
 const IMAGE_FILE: &str = "vmlinuz";
-const MODULE_FILE: &str = "raid6_pq.ko";
 
 /// A package's kernel, from the cache if it is there.
 fn fetched(apt: &PrivateApt, folder: &Path, name: &str) -> Result<Kernel> {
     let package = newest_version(apt, name)?;
     let own = folder.join(&package.sha256);
-    let [image, module] = [IMAGE_FILE, MODULE_FILE].map(|name| own.join(name));
+    let [image, module] = [IMAGE_FILE, MODULE].map(|name| own.join(name));
     std::fs::create_dir_all(&own)?;
     if !image.is_file() {
         let unpacked = unpacked(apt, folder, &package)?;

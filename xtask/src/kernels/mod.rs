@@ -27,11 +27,11 @@ use std::sync::{Mutex, PoisonError};
 const LANES: usize = 2;
 
 /// What came of all kernels.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Matrix {
     pub(crate) counts: Counts,
-    /// Every kernel that ran passed every check.
-    pub(crate) passed: bool,
+    /// Checks that failed.
+    pub(crate) faults: Vec<String>,
     /// Kernels that could not be had, each with the reason.
     pub(crate) not_had: Vec<String>,
 }
@@ -71,7 +71,6 @@ pub(crate) fn run(machines: Result<Machines>, filter: Option<&str>) -> Result<Ma
     let rows = boot_all(&qemu, &initramfs, kernels)?;
     print(HEADINGS);
     rows.iter().flat_map(Row::lines).for_each(|line| print(&line));
-    rows.iter().flat_map(Row::faults).for_each(|fault| print(&fault));
     std::fs::write(&report, matrix::json(&rows))
         .with_context(|| format!("write {}", report.display()))?;
     say(&format!("the matrix is in {}", report.display()));
@@ -80,10 +79,10 @@ pub(crate) fn run(machines: Result<Machines>, filter: Option<&str>) -> Result<Ma
 
 impl Matrix {
     fn of(rows: &[Row]) -> Self {
-        let mut matrix = Self { counts: Counts::default(), passed: true, not_had: Vec::new() };
+        let mut matrix = Self::default();
         for row in rows {
             matrix.counts += row.counts();
-            matrix.passed &= row.faults().is_empty();
+            matrix.faults.extend(row.faults());
             if let Outcome::NotHad { reason } = &row.outcome {
                 matrix.not_had.push(format!("{}: {reason}", row.branch));
             }
@@ -93,7 +92,7 @@ impl Matrix {
 
     fn without_machines(reason: &str) -> Self {
         let counts = Counts { skipped: 1, ..Counts::default() };
-        Self { counts, passed: true, not_had: vec![format!("all: {reason}")] }
+        Self { counts, faults: Vec::new(), not_had: vec![format!("all: {reason}")] }
     }
 }
 
