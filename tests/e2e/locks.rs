@@ -172,7 +172,9 @@ fn waiters_and_holders_in_the_answer() {
     let Some(program) = Library::Glibc.program() else { return };
     let collector = Collector::start();
     let metrics = Metrics::somewhere();
-    let options = AgentOptions { arguments: metrics.arguments(), ..AgentOptions::at(19) };
+    let probes = ["--lock-probes", "waiting"].map(str::to_owned);
+    let arguments = metrics.arguments().into_iter().chain(probes).collect();
+    let options = AgentOptions { arguments, ..AgentOptions::at(19) };
     let agent = Agent::start(&collector.grpc_url(), &options);
     let truth = truth(&program.start("mutex", ANSWER_MILLISECONDS, true).finish(LIFE_MAX));
     assert!(truth.beside > BESIDE_A_SECOND_MIN * ANSWER_MILLISECONDS / 1000, "{truth:?}");
@@ -231,8 +233,7 @@ fn in_a_pid_namespace() {
     let of_waiter: Vec<&WaitObservation> = of_waiter.collect();
     let sums = Sums { waits: &of_waiter };
     let held = sums.of(|wait| wait.lock_owner == holder);
-    let sampled = sums.of(|wait| !wait.is_not_sampled());
-    at_least("held by it", held, number(sampled) * ADDRESS_SHARE_MIN)
+    at_least("held by it", held, number(sums.of(|_| true)) * ADDRESS_SHARE_MIN)
         .unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
@@ -271,25 +272,19 @@ fn of_a_stripped_program() {
 /// Of more waits than stacks are taken of, all are known to be waits for locks.
 #[test]
 fn of_more_waits_than_stacks() {
-    let of = |probes: &str| {
-        let options = ["--lock-probes", probes];
-        let (truths, waits) =
-            record_with(Library::Glibc, &["storm"; 2], PROBED_MILLISECONDS, &options)?;
-        let truth = truths.into_iter().last().expect("the program said what it did");
-        let mine: Vec<&WaitObservation> =
-            waits.iter().filter(|wait| wait.pid == truth.pid).collect();
-        let sums = Sums { waits: &mine };
-        let locks = sums.of(WaitObservation::is_lock);
-        let sampled = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
-        let preempted = sums.of(|wait| wait.kind == "off_cpu_preempted");
-        need::figure(&format!(
-            "{probes}: {locks} ns in locks, {sampled} with a stack, of {} ns in {} waits",
-            truth.waited_ns, truth.waits
-        ));
-        Some((locks, preempted, truth))
-    };
-    let Some((_, _, _)) = of("off") else { return };
-    let Some((locks, preempted, truth)) = of("waiting") else { return };
+    let options = ["--lock-probes", "waiting"];
+    let ran = record_with(Library::Glibc, &["storm"; 2], PROBED_MILLISECONDS, &options);
+    let Some((truths, waits)) = ran else { return };
+    let truth = truths.last().expect("the program said what it did");
+    let mine: Vec<&WaitObservation> = waits.iter().filter(|wait| wait.pid == truth.pid).collect();
+    let sums = Sums { waits: &mine };
+    let locks = sums.of(WaitObservation::is_lock);
+    let sampled = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
+    let preempted = sums.of(|wait| wait.kind == "off_cpu_preempted");
+    need::figure(&format!(
+        "{locks} ns in locks, {sampled} with a stack, of {} ns in {} waits",
+        truth.waited_ns, truth.waits
+    ));
     assert!(truth.waits > STORM_WAITS_MIN, "{truth:?}");
     near([locks, locks + preempted], truth.waited_ns).unwrap_or_else(|wrong| panic!("{wrong}"));
 }
@@ -472,11 +467,8 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
     let named = !way.jumps || Path::new("/usr/lib/debug/.build-id").is_dir();
     let (reason, kind) = if named { (way.reason, way.kind) } else { ("futex", "") };
     let waited = sums.of(|wait| wait.is_off_cpu() && wait.reason == reason);
-    // Where no stack was taken nobody knows what a futex is for, or which lock a probe met.
-    let unsure = |wait: &WaitObservation| {
-        let lock = !kind.is_empty() && wait.reason == "lock" && wait.lock_kind == "unknown";
-        (wait.reason == "futex" || lock) && wait.is_not_sampled()
-    };
+    // Where no stack was taken nobody knows what a futex is for.
+    let unsure = |wait: &WaitObservation| wait.reason == "futex" && wait.is_not_sampled();
     let unsure_ns = sums.of(|wait| wait.is_off_cpu() && unsure(wait));
     // The program's clock also runs while it would go on and another thread has its CPU.
     let preempted_ns = sums.of(|wait| wait.kind == "off_cpu_preempted");
@@ -507,8 +499,6 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
     let unsure_count = sums.of(|wait| is_count(wait) && unsure(wait));
     let count = sums.of(|wait| wait.kind == "lock_contentions");
     at_least("contentions", count + unsure_count + 3, number(truth.waits))?;
-    // Nobody knows which lock it was where no stack was taken.
-    let locks = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
     if truth.lock != 0 {
         let address = format!("{:#x}", truth.lock);
         let there = sums.of(|wait| wait.is_lock() && wait.lock_address == address);
