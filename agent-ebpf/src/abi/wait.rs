@@ -217,6 +217,8 @@ pub struct WaitCounters {
     pub timed: u64,
     /// Nanoseconds of those.
     pub timed_ns: u64,
+    /// When the CPU switched last: nothing to count, but every switch looks here.
+    pub switched_ns: u64,
 }
 
 const _: () = assert!(size_of::<WaitingThread>() == 16 * WAIT_CLASSES + 8 * WAIT_SITES + 40);

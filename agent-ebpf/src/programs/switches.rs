@@ -57,17 +57,16 @@ pub(super) fn switch(ctx: &RawTracePointContext) -> Option<Wanted> {
     // SAFETY: the counters of this CPU, which only these programs write.
     let switches = unsafe { &mut (*counters).switches };
     *switches += 1;
+    // SAFETY: as above.
+    let before_ns = core::mem::replace(unsafe { &mut (*counters).switched_ns }, now_ns);
     let timed = *switches % SWITCHES_PER_CLOCK_READ == 0;
-    let desk = WAIT_DESK.get_ptr_mut(0)?;
-    // SAFETY: a value of the map, which only this CPU uses.
-    let before_ns = core::mem::replace(unsafe { &mut (*desk).switched_ns }, now_ns);
     let (preempted, next): (u64, u64) = (ctx.arg(0), ctx.arg(2));
     come(
         low32(read_kernel(next.wrapping_add(u64::from(TASK_PID_OFFSET.load())))),
         now_ns,
         counters,
     );
-    let wanted = go(preempted & 1 == 1, (before_ns, now_ns), desk, counters);
+    let wanted = go(preempted & 1 == 1, (before_ns, now_ns), counters);
     if timed && wanted.is_none() {
         // SAFETY: as above.
         let counters = unsafe { &mut *counters };
@@ -166,7 +165,6 @@ fn add(
 fn go(
     preempted: bool,
     (before_ns, now_ns): (u64, u64),
-    desk: *mut Desk,
     counters: *mut WaitCounters,
 ) -> Option<Wanted> {
     let ids = bpf_get_current_pid_tgid();
@@ -178,6 +176,7 @@ fn go(
     if flags & KERNEL_THREAD != 0 || FILTERED.load() == 1 && FILTER.get_ptr(tgid).is_none() {
         return None;
     }
+    let desk = WAIT_DESK.get_ptr_mut(0)?;
     if state & DEAD != 0 {
         end(tid, (before_ns, now_ns), desk, counters);
         return None;

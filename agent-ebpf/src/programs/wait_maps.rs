@@ -19,8 +19,6 @@ pub(super) struct Desk {
     ///
     /// [`Bucket`]: agent_ebpf::chance::Bucket
     pub(super) spent_ns: [u64; 2],
-    /// When the CPU switched last.
-    pub(super) switched_ns: u64,
 }
 
 /// Threads that waited once, by their number. Preallocated: whoever asks for memory while the scheduler holds
