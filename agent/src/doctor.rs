@@ -2,7 +2,7 @@
 //! what that costs and how to grant it. It changes nothing on the host.
 
 use crate::bpf::{self, Sampler};
-use crate::kernel::{KernelFacts, SHADOW_STACKS};
+use crate::kernel::{KernelFacts, SHADOW_STACKS, allows_libc_probes};
 use crate::symbolize::kernel::KernelSymbols;
 use perf_event_open_sys as perf;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -276,7 +276,7 @@ fn perf_clock(filtered: bool) -> Check {
 /// Loads and attaches everything that sampling needs, and lets it go again without starting it.
 fn programs(filtered: bool) -> Vec<Check> {
     let what = "BPF programs";
-    let allowed = KernelFacts::read(Path::new("/proc")).allow_libc_probes();
+    let allowed = allows_libc_probes(Path::new("/proc"));
     let options =
         bpf::Options { off_cpu: true, go_locks: true, libc_locks: allowed, ..Default::default() };
     match Sampler::load(&options) {

@@ -80,9 +80,6 @@ pub struct KernelFacts {
     /// Whether copies from user space are checked (`CONFIG_HARDENED_USERCOPY`); `None` if the
     /// configuration cannot be read, which counts as yes.
     pub hardened_usercopy: Option<bool>,
-    /// Whether programs may use shadow stacks (CPU and kernel have them, since 6.6, and no `nousershstk` at boot); `None`
-    /// if it cannot be read, which counts as yes.
-    pub shadow_stacks: Option<bool>,
 }
 
 /// Why C libraries are not probed where programs may use shadow stacks. The kernel carries out a call that is probed by
@@ -140,21 +137,12 @@ impl KernelFacts {
         let off = hardening_off_at_boot(&text(&proc_root.join("cmdline")));
         let configured = configuration(proc_root, &release)
             .map(|text| text.lines().any(|line| line == "CONFIG_HARDENED_USERCOPY=y"));
-        let cpus = std::fs::File::open(proc_root.join("cpuinfo"));
-        let cpus = cpus.and_then(|file| bounded(file, CPU_INFO_BYTES_MAX)).ok();
         Self {
-            shadow_stacks: cpus.and_then(|text| offers_shadow_stacks(&text)),
             machine: name.machine().to_string_lossy().into_owned(),
             hardened_usercopy: if off { Some(false) } else { configured },
             release,
             version,
         }
-    }
-
-    /// True if C libraries may be probed, see [`SHADOW_STACKS`].
-    #[must_use]
-    pub fn allow_libc_probes(&self) -> bool {
-        self.shadow_stacks == Some(false)
     }
 
     /// Decides whether sampling may start.
@@ -186,6 +174,15 @@ fn hardening_off_at_boot(cmdline: &str) -> bool {
     last.is_some_and(|value| matches!(value.as_str(), "off" | "0" | "n" | "N"))
 }
 
+/// True if C libraries may be probed, see [`SHADOW_STACKS`]: programs may use shadow stacks where CPU and kernel have them,
+/// since 6.6, and no `nousershstk` was given at boot; what cannot be read counts as yes.
+#[must_use]
+pub fn allows_libc_probes(proc_root: &Path) -> bool {
+    let cpus = std::fs::File::open(proc_root.join("cpuinfo"));
+    let cpus = cpus.and_then(|file| bounded(file, CPU_INFO_BYTES_MAX)).ok();
+    cpus.and_then(|text| offers_shadow_stacks(&text)) == Some(false)
+}
+
 /// What the flags of the first CPU say: the kernel shows them for all that it uses.
 fn offers_shadow_stacks(cpuinfo: &str) -> Option<bool> {
     let flags = cpuinfo.lines().find_map(|line| {
@@ -215,7 +212,9 @@ fn bounded(reader: impl Read, max: u64) -> std::io::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{KernelFacts, KernelVersion, hardening_off_at_boot, offers_shadow_stacks};
+    use super::{
+        KernelFacts, KernelVersion, allows_libc_probes, hardening_off_at_boot, offers_shadow_stacks,
+    };
     use std::path::Path;
 
     #[test]
@@ -254,7 +253,6 @@ mod tests {
             release: version.into(),
             version: KernelVersion::parse(version),
             hardened_usercopy: hardened,
-            shadow_stacks: None,
         };
         let found = match facts.check(ignore) {
             Ok(_) => String::new(),
@@ -294,7 +292,6 @@ mod tests {
             release: "6.12.1".into(),
             version: KernelVersion::parse("6.12.1"),
             hardened_usercopy: None,
-            shadow_stacks: None,
         };
         assert!(arm.check(true).unwrap_err().to_string().contains("aarch64"));
     }
@@ -310,7 +307,8 @@ mod tests {
     fn this_kernel_is_read() {
         let facts = KernelFacts::read(Path::new("/proc"));
         assert!(facts.version.is_some(), "{facts:?}");
-        assert!(facts.shadow_stacks.is_some(), "{facts:?}");
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+        assert!(offers_shadow_stacks(&cpus).is_some(), "{cpus}");
     }
 
     #[test]
@@ -329,11 +327,8 @@ mod tests {
             assert_eq!(offers_shadow_stacks(&text), shadow_stacks, "{text}");
             let proc_root = tempfile::tempdir().unwrap();
             std::fs::write(proc_root.path().join("cpuinfo"), &text).unwrap();
-            let facts = KernelFacts::read(proc_root.path());
-            assert_eq!(facts.shadow_stacks, shadow_stacks, "{text}");
-            assert_eq!(facts.allow_libc_probes(), allowed, "{text}");
+            assert_eq!(allows_libc_probes(proc_root.path()), allowed, "{text}");
         }
-        let nothing = KernelFacts::read(Path::new("/dev/null"));
-        assert!(!nothing.allow_libc_probes());
+        assert!(!allows_libc_probes(Path::new("/dev/null")));
     }
 }

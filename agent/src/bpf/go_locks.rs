@@ -3,15 +3,16 @@
 
 use super::loader;
 use super::user_probe::{self, Attached, ProbeKind};
-use super::{BpfError, Record, WaitingGoroutine, decode};
+use super::{BpfError, Record, WaitingGoroutine, decode, raw};
 use crate::address::{AbsAddr, Pid, Tid};
 use crate::clock::MonotonicNs;
-use crate::limits::POLL_RECORDS_MAX;
+use crate::limits::{POLL_RECORDS_MAX, THREADS_PER_READING};
 use crate::probes::ProbedFunction;
 use agent_ebpf::lock::{Goroutine, LockFacts};
 use aya::Ebpf;
-use aya::maps::{HashMap, MapData, RingBuf};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use aya::maps::{HashMap, IterableMap as _, MapData, RingBuf};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// The maps of the programs.
 pub(super) struct GoLocks {
@@ -21,11 +22,11 @@ pub(super) struct GoLocks {
     probes: LockProbes,
 }
 
-/// Attaches the programs. Works on its own: attaching takes its time.
-#[derive(Debug)]
+/// Attaches the programs. Works on its own: attaching takes its time. Clones share the programs.
+#[derive(Clone, Debug)]
 pub struct LockProbes {
-    enter: OwnedFd,
-    leave: OwnedFd,
+    enter: Arc<OwnedFd>,
+    leave: Arc<OwnedFd>,
     kind: ProbeKind,
 }
 
@@ -33,8 +34,8 @@ impl GoLocks {
     /// Loads the programs. A kernel that refuses them costs this feature alone.
     pub(super) fn load(ebpf: &mut Ebpf) -> Result<Self, BpfError> {
         let kind = ProbeKind::read()?;
-        let enter = user_probe::load_program(ebpf, "go_lock_enter")?;
-        let leave = user_probe::load_program(ebpf, "go_lock_return")?;
+        let enter = Arc::new(user_probe::load_program(ebpf, "go_lock_enter")?);
+        let leave = Arc::new(user_probe::load_program(ebpf, "go_lock_return")?);
         Ok(Self {
             records: loader::take_map(ebpf, "LOCK_WAITS")?,
             goroutines: loader::take_map(ebpf, "GOROUTINES")?,
@@ -44,10 +45,8 @@ impl GoLocks {
     }
 
     /// What attaches the programs.
-    pub(super) fn probes(&self) -> Result<LockProbes, BpfError> {
-        let LockProbes { enter, leave, kind } = &self.probes;
-        let copy = user_probe::copy;
-        Ok(LockProbes { enter: copy(enter)?, leave: copy(leave)?, kind: *kind })
+    pub(super) fn probes(&self) -> LockProbes {
+        self.probes.clone()
     }
 
     /// Takes what is in the ring; answers how many records were damaged.
@@ -64,19 +63,15 @@ impl GoLocks {
     }
 
     /// Goroutines that wait now.
-    pub(super) fn waiting(&self, each: &mut dyn FnMut(WaitingGoroutine)) {
-        for (key, facts) in self.goroutines.iter().flatten() {
-            let LockFacts { word, since_ns, ip, tid, weight } = facts;
-            let Ok(pid) = u32::try_from(key.tgid) else { continue };
-            each(WaitingGoroutine {
-                key,
-                pid: Pid(pid),
-                tid: Tid(tid),
-                word: AbsAddr(word),
-                ip: AbsAddr(ip),
-                since: MonotonicNs(since_ns),
-                weight,
-            });
+    pub(super) fn waiting(&self, each: &mut dyn FnMut(WaitingGoroutine)) -> Result<(), BpfError> {
+        let map = self.goroutines.map().fd().as_fd();
+        let mut reading = raw::Batches::<Goroutine, LockFacts>::new(THREADS_PER_READING);
+        loop {
+            let more = reading.next(map)?;
+            reading.entries().filter_map(waiting).for_each(&mut *each);
+            if !more {
+                return Ok(());
+            }
         }
     }
 
@@ -96,6 +91,20 @@ impl GoLocks {
         }
         Ok(())
     }
+}
+
+/// An entry of the map; `None` if its process id is none.
+fn waiting((&key, facts): (&Goroutine, &LockFacts)) -> Option<WaitingGoroutine> {
+    let LockFacts { word, since_ns, ip, tid, weight } = *facts;
+    Some(WaitingGoroutine {
+        key,
+        pid: Pid(u32::try_from(key.tgid).ok()?),
+        tid: Tid(tid),
+        word: AbsAddr(word),
+        ip: AbsAddr(ip),
+        since: MonotonicNs(since_ns),
+        weight,
+    })
 }
 
 impl LockProbes {

@@ -7,12 +7,13 @@ use crate::probes::libc::WaitingCall;
 use agent_ebpf::LockForm;
 use aya::Ebpf;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-/// Attaches the programs.
-#[derive(Debug)]
+/// Attaches the programs. Clones share them.
+#[derive(Clone, Debug)]
 pub struct LibcProbes {
     /// By form.
-    programs: [OwnedFd; LockForm::ALL.len()],
+    programs: Arc<[OwnedFd; LockForm::ALL.len()]>,
     kind: ProbeKind,
 }
 
@@ -30,15 +31,7 @@ impl LibcProbes {
         };
         let [first, second, third, fourth] = LockForm::ALL;
         let programs = [load(first)?, load(second)?, load(third)?, load(fourth)?];
-        Ok(Self { programs, kind: ProbeKind::read()? })
-    }
-
-    /// The same once more.
-    pub(super) fn again(&self) -> Result<Self, BpfError> {
-        let [first, second, third, fourth] = &self.programs;
-        let copy = user_probe::copy;
-        let programs = [copy(first)?, copy(second)?, copy(third)?, copy(fourth)?];
-        Ok(Self { programs, kind: self.kind })
+        Ok(Self { programs: Arc::new(programs), kind: ProbeKind::read()? })
     }
 
     /// Probes a call in `file` in every process that maps it, now and later, as long as `to` is there.

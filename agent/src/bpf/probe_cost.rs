@@ -4,6 +4,7 @@
 
 use super::{Attached, BpfError, LibcProbes, LockProbes};
 use crate::address::FileOffset;
+use crate::clock::thread_cpu_ns;
 use crate::limits::PROBE_COST_CALLS;
 use crate::probes::ProbedFunction;
 use crate::probes::libc::WaitingCall;
@@ -83,21 +84,14 @@ impl LibcProbes {
 
 /// What a hit takes, of so many in each call: by the time of this thread, from which others take no part.
 fn measured(attached: Attached, hits: u64, call: impl Fn()) -> ProbeCost {
-    let begin_ns = thread_ns();
+    let begin_ns = thread_cpu_ns();
     for _ in 0..PROBE_COST_CALLS {
         call();
     }
-    let taken_ns = thread_ns().saturating_sub(begin_ns);
+    let taken_ns = thread_cpu_ns().saturating_sub(begin_ns);
     drop(attached);
     let hits = hits * u64::from(PROBE_COST_CALLS);
     ProbeCost { ns: taken_ns / hits, hits }
-}
-
-/// CPU time of this thread.
-fn thread_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    let (seconds, ns) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
-    seconds.unwrap_or(0) * 1_000_000_000 + ns.unwrap_or(0)
 }
 
 /// This program's file, and where in it a function of its own lies.

@@ -108,21 +108,22 @@ pub(super) fn map_bytes(map: BorrowedFd<'_>) -> Result<u64, BpfError> {
     })
 }
 
-/// Reads a whole hash map of 32-bit keys, many entries a call (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Entries that
-/// come or go meanwhile may be missing.
-pub(super) struct Batches<V> {
-    keys: Vec<u32>,
+/// Reads a whole hash map, many entries a call (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Entries that come or go meanwhile
+/// may be missing; to go on from a key that went would begin anew.
+pub(super) struct Batches<K, V> {
+    keys: Vec<K>,
     values: Vec<V>,
     /// Entries of the last call.
     entries: usize,
-    /// Where the next call goes on; `None` at the start.
+    /// Where the next call goes on, a bucket of the map whatever its keys are (kernel kernel/bpf/hashtab.c); `None` at the
+    /// start.
     place: Option<u32>,
 }
 
-impl<V: aya::Pod + Default> Batches<V> {
+impl<K: aya::Pod + Default, V: aya::Pod + Default> Batches<K, V> {
     /// So many entries a call.
     pub(super) fn new(entries_max: usize) -> Self {
-        let (keys, values) = (vec![0; entries_max], vec![V::default(); entries_max]);
+        let (keys, values) = (vec![K::default(); entries_max], vec![V::default(); entries_max]);
         Self { keys, values, entries: 0, place: None }
     }
 
@@ -141,7 +142,7 @@ impl<V: aya::Pod + Default> Batches<V> {
         fields.map_fd = map.as_raw_fd().cast_unsigned();
         let (command, size) = (bpf_cmd::BPF_MAP_LOOKUP_BATCH as u32, size_of::<bpf_attr>());
         // SAFETY: `attr` is initialised, and keys and values have room for `count` entries of the map, whose
-        // values are of type `V`.
+        // keys are of type `K` and values of type `V`.
         let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw mut attr, size) };
         let error = (result < 0).then(io::Error::last_os_error);
         // SAFETY: the kernel wrote the field of this command, also at the end of the map.
@@ -156,7 +157,7 @@ impl<V: aya::Pod + Default> Batches<V> {
     }
 
     /// The entries of the last call.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (&u32, &V)> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&K, &V)> {
         self.keys.iter().zip(&self.values).take(self.entries)
     }
 }

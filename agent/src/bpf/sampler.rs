@@ -220,15 +220,13 @@ impl Sampler {
     /// What attaches to the locks of Go programs; `None` if it was not asked for, or the kernel refuses it.
     #[must_use]
     pub fn lock_probes(&self) -> Option<LockProbes> {
-        let probes = self.go_locks.as_ref()?.probes();
-        probes.inspect_err(|error| tracing::warn!(%error, "locks of Go are not probed")).ok()
+        self.go_locks.as_ref().map(GoLocks::probes)
     }
 
     /// What attaches to the locks of C libraries; `None` if it was not asked for, or the kernel refuses it.
     #[must_use]
     pub fn libc_probes(&self) -> Option<LibcProbes> {
-        let probes = self.libc_locks.as_ref()?.again();
-        probes.inspect_err(|error| tracing::warn!(%error, "{LIBC_NOT_PROBED}")).ok()
+        self.libc_locks.clone()
     }
 
     /// What was counted so far.
@@ -358,10 +356,11 @@ impl Sampler {
     }
 
     /// Goroutines that wait for a lock now; none where they are not probed.
-    pub fn goroutines(&self, each: &mut dyn FnMut(WaitingGoroutine)) {
-        if let Some(locks) = &self.go_locks {
-            locks.waiting(each);
-        }
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    pub fn goroutines(&self, each: &mut dyn FnMut(WaitingGoroutine)) -> Result<(), BpfError> {
+        self.go_locks.as_ref().map_or(Ok(()), |locks| locks.waiting(each))
     }
 
     /// One of them is gone, and no probe told of it: its program is not probed any more, or over.

@@ -92,8 +92,3 @@ pub(super) fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<OwnedF
         errno: super::error::source_errno(&error),
     })
 }
-
-/// Another descriptor of a program.
-pub(super) fn copy(program: &OwnedFd) -> Result<OwnedFd, BpfError> {
-    program.try_clone().map_err(|source| BpfError::System { call: "dup of a program", source })
-}

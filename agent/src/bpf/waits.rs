@@ -71,7 +71,7 @@ impl Waits {
     /// Reads all threads.
     pub(super) fn threads(&self, each: &mut dyn FnMut(ThreadReading)) -> Result<(), BpfError> {
         let map = self.threads.map().fd().as_fd();
-        let mut reading = raw::Batches::<WaitingThread>::new(THREADS_PER_READING);
+        let mut reading = raw::Batches::<u32, WaitingThread>::new(THREADS_PER_READING);
         loop {
             let before = monotonic_now();
             let more = reading.next(map)?;
@@ -124,6 +124,7 @@ fn add(sum: &mut WaitCounters, more: &WaitCounters) {
         stacks_ns,
         timed,
         timed_ns,
+        switched_ns: _,
     } = more;
     sum.switches += switches;
     sum.waits += waits;

@@ -74,7 +74,12 @@ pub trait Sampling {
     }
 
     /// Goroutines that wait for a lock now.
-    fn goroutines(&self, _each: &mut dyn FnMut(WaitingGoroutine)) {}
+    ///
+    /// # Errors
+    /// If the kernel refuses to show them.
+    fn goroutines(&self, _each: &mut dyn FnMut(WaitingGoroutine)) -> Result<(), BpfError> {
+        Ok(())
+    }
 
     /// One of them is gone, and no probe told of it.
     fn forget_goroutine(&mut self, _waiting: &WaitingGoroutine) {}
@@ -140,8 +145,8 @@ impl Sampling for Sampler {
         Self::libc_probes(self)
     }
 
-    fn goroutines(&self, each: &mut dyn FnMut(WaitingGoroutine)) {
-        Self::goroutines(self, each);
+    fn goroutines(&self, each: &mut dyn FnMut(WaitingGoroutine)) -> Result<(), BpfError> {
+        Self::goroutines(self, each)
     }
 
     fn forget_goroutine(&mut self, waiting: &WaitingGoroutine) {

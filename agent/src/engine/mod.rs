@@ -25,7 +25,7 @@ use crate::aggregate::Window;
 use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
-use crate::kernel::{KernelFacts, SHADOW_STACKS};
+use crate::kernel::{KernelFacts, SHADOW_STACKS, allows_libc_probes};
 use crate::limits::{
     ALLOCATION_KEPT_BYTES_MAX, ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, ENGINE_NICE,
     UNWIND_TABLE_BYTES_MAX,
@@ -173,13 +173,12 @@ pub fn run(
     sink: &mut dyn WindowSink,
     control: &Control,
 ) -> Result<(), EngineError> {
-    let facts = KernelFacts::read(&options.proc_root);
-    facts.check(options.ignore_kernel_defects)?;
+    KernelFacts::read(&options.proc_root).check(options.ignore_kernel_defects)?;
     // What this thread starts later must not go first: programs of its caller would keep the threads of
     // the next engine waiting.
     let nice = rustix::process::getpriority_process(None);
     go_first(ENGINE_NICE);
-    let end = run_first(options, &facts, sink, control);
+    let end = run_first(options, sink, control);
     if let Ok(nice) = nice {
         go_first(nice);
     }
@@ -188,14 +187,14 @@ pub fn run(
 
 fn run_first(
     options: &EngineOptions,
-    facts: &KernelFacts,
     sink: &mut dyn WindowSink,
     control: &Control,
 ) -> Result<(), EngineError> {
     raise_descriptor_limit();
     return_freed_memory();
     let libc_wanted = options.off_cpu && options.libc_lock_probes;
-    if libc_wanted && !facts.allow_libc_probes() {
+    let libc_locks = libc_wanted && allows_libc_probes(&options.proc_root);
+    if libc_wanted && !libc_locks {
         tracing::warn!("locks of C libraries are not probed: {SHADOW_STACKS}");
     }
     let (sampler, tables) = Sampler::load(&bpf::Options {
@@ -208,7 +207,7 @@ fn run_first(
         off_cpu: options.off_cpu,
         wait_stacks: options.wait_stacks,
         go_locks: options.off_cpu && options.go_lock_probes,
-        libc_locks: libc_wanted && facts.allow_libc_probes(),
+        libc_locks,
         ..bpf::Options::default()
     })?;
     if let Some(error) = sampler.waits_refused() {

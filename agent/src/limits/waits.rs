@@ -22,6 +22,9 @@ pub const PROBED_FILE_CPU_NS_MAX: u64 = 2_000_000_000;
 /// and not probed.
 pub const PROBED_CALLS_MAX: usize = 64;
 
+/// Places that a Go program has at most: the entry and the returns of each of four functions.
+pub const GO_PLACES_MAX: usize = 4 * (1 + PROBED_RETURNS_MAX);
+
 /// Files that are probed at one time, Go programs and C libraries; as many again wait for their turn. A host that runs
 /// more has other cares.
 pub const PROBED_FILES_MAX: usize = 1024;

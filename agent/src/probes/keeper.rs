@@ -8,7 +8,8 @@ use crate::bpf::{Attached, BpfError, LibcProbes, LockProbes, ProbeCost};
 use crate::elf::ForeignFileError;
 use crate::engine::OpenFiles;
 use crate::limits::{
-    PROBE_ORDERS_MAX, PROBE_PAUSE_WINDOWS, PROBED_CALLS_MAX, PROBED_FILES_MAX, PROBED_PLACES_MAX,
+    GO_PLACES_MAX, PROBE_ORDERS_MAX, PROBE_PAUSE_WINDOWS, PROBED_CALLS_MAX, PROBED_FILES_MAX,
+    PROBED_PLACES_MAX,
 };
 use crate::process::files::{Files, LockOwner};
 use hashbrown::HashMap;
@@ -51,6 +52,8 @@ pub struct LockKeeper {
     orders: SyncSender<Order>,
     answers: Receiver<(FileId, Answer)>,
     counts: Arc<Counts>,
+    /// Whose locks can be probed: other files are passed over.
+    owners: Vec<LockOwner>,
     /// Files up to this one were looked at.
     seen: u32,
     /// Files that may have locks, so many at most.
@@ -135,23 +138,35 @@ impl LockKeeper {
         // As many answers as orders at most.
         let (answer, answers) = channel();
         let counts = Arc::<Counts>::default();
+        let owners = probes.owners();
         let (attached, unfinished) = Default::default();
         let work =
             Work { probes, files, counts: Arc::clone(&counts), answer, attached, unfinished };
         let thread = std::thread::Builder::new().name("probes".to_owned());
         thread.spawn(move || work.run(&received))?;
-        Ok(Self::new(orders, answers, counts, PROBED_FILES_MAX))
+        Ok(Self::new(orders, answers, counts, (owners, PROBED_FILES_MAX)))
     }
 
     fn new(
         orders: SyncSender<Order>,
         answers: Receiver<(FileId, Answer)>,
         counts: Arc<Counts>,
-        files_max: usize,
+        (owners, files_max): (Vec<LockOwner>, usize),
     ) -> Self {
         let (probed, waiting) = Default::default();
         let (seen, refused, over_budget) = (0, 0, 0);
-        Self { orders, answers, counts, seen, probed, files_max, waiting, refused, over_budget }
+        Self {
+            orders,
+            answers,
+            counts,
+            owners,
+            seen,
+            probed,
+            files_max,
+            waiting,
+            refused,
+            over_budget,
+        }
     }
 
     /// What happened so far.
@@ -174,6 +189,9 @@ impl LockKeeper {
     /// Has new files probed. Cheap: called whenever records were read.
     pub fn look(&mut self, files: &Files) {
         for (id, owner) in files.new_with_locks(&mut self.seen) {
+            if !self.owners.contains(&owner) {
+                continue;
+            }
             if self.probed.len() < self.files_max {
                 self.add(id, owner);
                 continue;
@@ -278,6 +296,15 @@ pub struct Probes {
     pub go: Option<LockProbes>,
     /// Of C libraries.
     pub libc: Option<LibcProbes>,
+}
+
+impl Probes {
+    /// Whose locks can be probed.
+    fn owners(&self) -> Vec<LockOwner> {
+        let go = self.go.as_ref().map(|_| LockOwner::Go);
+        let libc = self.libc.as_ref().map(|_| LockOwner::Libc);
+        go.into_iter().chain(libc).collect()
+    }
 }
 
 /// A C library that is being probed, place by place: a host has many processes that map it, and each place waits for all of
@@ -390,12 +417,12 @@ impl Work {
         let _heard = self.answer.send((id, answer));
     }
 
-    /// Fails unless there is room for the places of any file: then its search is not for nothing.
-    fn room(&self) -> Result<(), ProbeError> {
+    /// Fails unless there is room for so many places, as a file may have: then its search is not for nothing.
+    fn room(&self, wanted: usize) -> Result<(), ProbeError> {
         let attached: usize = self.attached.values().map(|(_, it)| it.places()).sum();
         let unfinished = self.unfinished.iter().map(|it| it.attached.places() + it.calls.len());
         let places = attached + unfinished.sum::<usize>();
-        if places + PROBED_CALLS_MAX > PROBED_PLACES_MAX {
+        if places + wanted > PROBED_PLACES_MAX {
             return Err(ProbeError::NoRoom);
         }
         Ok(())
@@ -404,7 +431,7 @@ impl Work {
     /// False if there is nothing to probe.
     fn probe_go(&mut self, id: FileId) -> Result<bool, ProbeError> {
         let Some(probes) = &self.probes.go else { return Ok(false) };
-        self.room()?;
+        self.room(GO_PLACES_MAX)?;
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let functions = lock_functions(file.as_fd())?;
         if functions.is_empty() {
@@ -420,7 +447,7 @@ impl Work {
         if self.probes.libc.is_none() {
             return Ok(false);
         }
-        self.room()?;
+        self.room(PROBED_CALLS_MAX)?;
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let calls = waiting_calls(file.as_fd())?;
         if calls.is_empty() {

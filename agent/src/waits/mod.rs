@@ -11,6 +11,7 @@ mod tests;
 mod word;
 
 pub use owner::Owners;
+pub(crate) use rules::is_glibc;
 pub use system_call::{Machine, SystemCall, class_of_system_call};
 
 use crate::address::{AbsAddr, Tid};
@@ -210,7 +211,7 @@ pub fn tell(facts: &WaitFacts<'_>) -> Wait {
         return Wait::of(reason);
     }
     let futex = facts.system_call.and_then(SystemCall::futex);
-    let glibc = facts.user.first().is_some_and(|leaf| rules::is_glibc(leaf.file));
+    let glibc = facts.user.first().is_some_and(|leaf| is_glibc(leaf.file));
     let found = rules::find(facts.user);
     // A rule knows what the lock is part of, but a stack may name none, or less than the probe.
     if let Some(form) = facts.form.filter(|_| found.is_none_or(|it| it.told.lock.is_none())) {

@@ -195,7 +195,7 @@ pub(super) fn find(user: &[WaitFrame<'_>]) -> Option<Found> {
 }
 
 /// True for the base name of glibc's library, and of the one that held its threads until 2.33.
-pub(super) fn is_glibc(file: &str) -> bool {
+pub(crate) fn is_glibc(file: &str) -> bool {
     ["libc.so", "libc-2.", "libpthread"].iter().any(|prefix| file.starts_with(prefix))
 }
 

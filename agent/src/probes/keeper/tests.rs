@@ -29,7 +29,8 @@ fn keeper(
 ) -> (LockKeeper, Receiver<Order>, Sender<(FileId, Answer)>) {
     let (orders, received) = sync_channel(orders_max);
     let (answer, answers) = channel();
-    (LockKeeper::new(orders, answers, Arc::default(), files_max), received, answer)
+    let both = vec![LockOwner::Go, LockOwner::Libc];
+    (LockKeeper::new(orders, answers, Arc::default(), (both, files_max)), received, answer)
 }
 
 /// Orders that came: the file, and whether it is to be probed.
@@ -102,6 +103,10 @@ fn the_thread_says_what_has_nothing_to_probe() {
     let (files, _mapped) = libraries(3);
     let mut keeper = LockKeeper::start(Probes::default(), Arc::clone(&files) as _).unwrap();
     keeper.look(&files);
+    assert!(keeper.probed.is_empty(), "what nobody probes takes no place");
+    (keeper.seen, keeper.owners) = (0, vec![LockOwner::Libc]);
+    keeper.look(&files);
+    assert_eq!(keeper.probed.len(), 3);
     for _ in 0..1000 {
         keeper.tidy(&files);
         if keeper.probed.is_empty() {
@@ -132,14 +137,14 @@ fn work(places: usize) -> (Work, Receiver<(FileId, Answer)>) {
 #[test]
 fn places_of_all_files_are_limited() {
     let (work, _answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX);
-    assert!(work.room().is_ok());
+    assert!(work.room(PROBED_CALLS_MAX).is_ok());
     let (mut work, answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX + 1);
-    let error = work.room().unwrap_err();
+    let error = work.room(PROBED_CALLS_MAX).unwrap_err();
     work.fail(FileId(1), LockOwner::Libc, &error);
     assert_eq!(answers.try_recv(), Ok((FileId(1), Answer::Later)));
     assert_eq!(work.counts.refused.load(Ordering::Relaxed), 1);
     work.obey(Order::Leave(FileId(7)));
-    assert!(work.room().is_ok());
+    assert!(work.room(PROBED_CALLS_MAX).is_ok());
 }
 
 #[test]

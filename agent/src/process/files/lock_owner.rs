@@ -3,6 +3,7 @@
 use crate::elf::Runtime;
 use crate::normalize::MappedFile;
 use crate::path;
+use crate::waits::is_glibc;
 
 /// Whose locks a file may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,14 +16,13 @@ pub(crate) enum LockOwner {
 
 impl LockOwner {
     pub(super) fn of(file: &MappedFile) -> Option<Self> {
-        /// glibc, where its threads were until 2.33, and musl.
-        const NAMES: [&str; 5] = ["libc.so", "libc-2.", "libpthread", "ld-musl-", "libc.musl-"];
+        const MUSL: [&str; 2] = ["ld-musl-", "libc.musl-"];
         let facts = file.facts.as_ref()?;
         if facts.runtime == Runtime::Go {
             return Some(Self::Go);
         }
         let name = path::file_name(&file.path);
-        let is_library = NAMES.iter().any(|known| name.starts_with(known));
+        let is_library = is_glibc(name) || MUSL.iter().any(|known| name.starts_with(known));
         (is_library || facts.is_static).then_some(Self::Libc)
     }
 }
