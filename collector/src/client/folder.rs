@@ -1,12 +1,12 @@
 //! `vesta store`: looks after a data folder without a collector, or beside one.
 
-use super::ClientError;
+use super::{ClientError, bar};
+use crate::ingest::times::rfc3339;
 use crate::meta::{self, Meta, MetaError};
 use crate::options::StoreCommand;
 use crate::store::ProfileStore as _;
 use crate::store::embedded::inspect::{self, Damage, FolderStats, ProjectStats};
 use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
@@ -27,15 +27,6 @@ pub async fn look_after(command: &StoreCommand, dir: &Path) -> Result<(), Client
         StoreCommand::Stats(_) => tell(&stats_lines(&inspect::stats(dir)?)),
         StoreCommand::Compact(_) => compact(dir).await,
     }
-}
-
-/// Visible on a terminal alone.
-fn bar(length: Option<u64>, template: &str) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
 }
 
 fn check(dir: &Path) -> Result<(), ClientError> {
@@ -106,10 +97,6 @@ async fn compact(dir: &Path) -> Result<(), ClientError> {
     )])
 }
 
-fn time(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| ms.to_string(), |it| it.to_string())
-}
-
 fn stats_lines(stats: &FolderStats) -> Vec<String> {
     let mut lines = Vec::new();
     for project in &stats.projects {
@@ -117,8 +104,8 @@ fn stats_lines(stats: &FolderStats) -> Vec<String> {
         lines.push(format!("project {name}"));
         let mut row = |name: &str, value: String| lines.push(format!("  {name:<18} {value}"));
         if let Some((first_ms, last_ms)) = *range {
-            row("from", time(first_ms));
-            row("to", time(last_ms));
+            row("from", rfc3339(first_ms));
+            row("to", rfc3339(last_ms));
         }
         row("samples", samples.to_string());
         row("hour segments", format!("{} ({} bytes)", hours.0, hours.1));

@@ -17,6 +17,7 @@ use crate::options::{FlamegraphArgs, GraphFormat, LocksArgs, QueryArgs, TableFor
 use crate::query::LOCK_TYPE;
 use crate::store::StoreError;
 use fetch::{encode, fetch, url};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{self, Write as _};
 use std::path::Path;
 
@@ -160,6 +161,15 @@ fn say(lines: impl IntoIterator<Item = String>) {
     for line in lines {
         drop(writeln!(io::stderr(), "{line}")); // a closed stderr is no reason to fail
     }
+}
+
+/// Progress, visible on a terminal alone.
+fn bar(length: Option<u64>, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
 }
 
 /// `vesta flamegraph`.

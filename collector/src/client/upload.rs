@@ -1,11 +1,11 @@
 //! `vesta upload`: sends profiles of files to a collector, one request each.
 
 use super::fetch::{send, url};
-use super::{ClientError, say};
+use super::{ClientError, bar, say};
+use crate::ingest::times::rfc3339;
 use crate::limits::{REQUEST_BYTES_MAX, UPLOAD_PAUSE_MS, UPLOAD_TRIES_MAX};
 use crate::options::UploadArgs;
 use bytes::Bytes;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Deserialize;
 use std::io::Read as _;
 use std::path::Path;
@@ -39,7 +39,7 @@ pub async fn upload(args: &UploadArgs) -> Result<(), ClientError> {
         .filter_map(|(name, value)| Some((name, value.as_deref()?)))
         .collect();
     let url = url(&args.collector.url, &args.collector.project, "profiles/pprof", &pairs)?;
-    let bar = progress_bar(args.files.len());
+    let bar = bar(Some(args.files.len() as u64), "{bar:30} {pos}/{len} {wide_msg}");
     let mut failed = 0;
     for file in &args.files {
         bar.set_message(file.display().to_string());
@@ -60,18 +60,6 @@ pub async fn upload(args: &UploadArgs) -> Result<(), ClientError> {
     bar.finish_and_clear();
     let files = args.files.len();
     if failed == 0 { Ok(()) } else { Err(ClientError::Upload { failed, files }) }
-}
-
-/// Visible on a terminal alone.
-fn progress_bar(files: usize) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(
-        Some(u64::try_from(files).unwrap_or(u64::MAX)),
-        ProgressDrawTarget::stderr(),
-    );
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}") {
-        bar.set_style(style);
-    }
-    bar
 }
 
 /// The bytes of a file, `-` is standard input; a little more than the collector takes is enough to be told so.
@@ -104,9 +92,7 @@ async fn push(url: http::Uri, body: Bytes) -> Result<Pushed, ClientError> {
 
 fn told(file: &Path, pushed: &Pushed) -> String {
     let Pushed { service, from, types, repeated } = pushed;
-    let time = jiff::Timestamp::from_millisecond(*from)
-        .map_or_else(|_| from.to_string(), |it| it.to_string());
-    let mut line = format!("{}: {service} at {time}", file.display());
+    let mut line = format!("{}: {service} at {}", file.display(), rfc3339(*from));
     for Measured { r#type, unit, samples, total } in types {
         line += &format!(", {} {total} {unit} in {samples} samples", r#type);
     }

@@ -11,7 +11,7 @@ pub mod http;
 pub mod otlp;
 pub mod pprof;
 pub mod receiver;
-mod times;
+pub(crate) mod times;
 mod units;
 
 #[cfg(test)]

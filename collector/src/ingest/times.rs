@@ -7,7 +7,7 @@ pub(in crate::ingest) const YEAR_1971_NS: u64 = 365 * 24 * 3_600 * 1_000_000_000
 pub(in crate::ingest) const NS_PER_MS: u64 = 1_000_000;
 
 /// Unix milliseconds for people.
-pub(in crate::ingest) fn rfc3339(ms: i64) -> String {
+pub(crate) fn rfc3339(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms)
         .map_or_else(|_| format!("{ms} ms"), |time| time.to_string())
 }
