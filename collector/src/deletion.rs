@@ -6,8 +6,6 @@ use crate::ingest::receiver::now_ms;
 use crate::meta::{DeletionRecord, DeletionState, Meta, MetaError};
 use crate::profile::ProjectName;
 use crate::store::{Deletion, DeletionId, ProfileStore, StoreError};
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, Notify, watch};
@@ -82,7 +80,7 @@ impl Deletions {
         actor: String,
     ) -> Result<DeletionId, DeletionError> {
         let this = Arc::clone(self);
-        let deletion = Deletion { id: random_id(), project, service, before_ms };
+        let deletion = Deletion { id: DeletionId::random(), project, service, before_ms };
         // A client that hangs up must not leave half of it behind.
         let task = tokio::spawn(async move { this.take(deletion, actor).await });
         task.await.unwrap_or_else(|error| Err(DeletionError::Stopped(error.to_string())))
@@ -195,13 +193,6 @@ impl Deletions {
         };
         self.finish(deletion, result).await
     }
-}
-
-/// An id that no other deletion has, also not one of a database that was restored from an old copy.
-fn random_id() -> DeletionId {
-    // The standard library seeds its hashers with random numbers of the system.
-    let half = || u128::from(RandomState::new().build_hasher().finish());
-    DeletionId(half() << 64 | half())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::params::Params;
 use super::routes::{Pairs, json, project};
 use crate::deletion::DeletionError;
 use crate::limits::FUTURE_MS_MAX;
-use crate::store::DeletionId;
+use crate::store::{DeletionId, NotAnId};
 use axum::Extension;
 use axum::extract::{Path, State};
 use axum::response::Response;
@@ -75,12 +75,9 @@ pub(super) async fn deletion(
 ) -> Result<Response, ApiError> {
     Params::new(pairs.0, &[])?;
     let project = project(&app, &name)?;
-    let is_id = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    let known = match u128::from_str_radix(&id, 16) {
-        Ok(number) if is_id => {
-            app.deletions.record(project, DeletionId(number)).await.map_err(error)?
-        }
-        _ => None,
+    let known = match id.parse::<DeletionId>() {
+        Ok(id) => app.deletions.record(project, id).await.map_err(error)?,
+        Err(NotAnId) => None,
     };
     let Some(record) = known else {
         let shown: String = id.chars().take(64).collect();

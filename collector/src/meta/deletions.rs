@@ -2,7 +2,7 @@
 
 use super::{Meta, MetaError};
 use crate::profile::ProjectName;
-use crate::store::{Deletion, DeletionId};
+use crate::store::{Deletion, DeletionId, NotAnId};
 use rusqlite::{OptionalExtension as _, Row, Transaction, params};
 use std::sync::Arc;
 
@@ -180,13 +180,13 @@ fn record(row: &Row<'_>) -> rusqlite::Result<DeletionRecord> {
         rusqlite::Error::FromSqlConversionFailure(column, kind, detail.to_owned().into())
     };
     let id: String = row.get(0)?;
-    let id = u128::from_str_radix(&id, 16).map_err(|_malformed| wrong(0, "not an id"))?;
+    let id = id.parse().map_err(|error: NotAnId| wrong(0, &error.to_string()))?;
     let project: String = row.get(1)?;
     let service: Option<String> = row.get(2)?;
     let state: String = row.get(4)?;
     Ok(DeletionRecord {
         deletion: Deletion {
-            id: DeletionId(id),
+            id,
             project: ProjectName(project.into()),
             service: service.map(Arc::from),
             before_ms: row.get(3)?,

@@ -17,16 +17,48 @@ use crate::query::{
     Overflow, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineError, TimelineQuery, Told,
 };
 use futures_util::future::BoxFuture;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 
 /// Which deletion: given by whoever asks for it, random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeletionId(pub u128);
 
+impl DeletionId {
+    /// An id that no other deletion has, also not one of a database that was restored from an old copy.
+    pub(crate) fn random() -> Self {
+        let half = || u128::from(random());
+        Self(half() << 64 | half())
+    }
+}
+
 impl std::fmt::Display for DeletionId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:032x}", self.0)
     }
+}
+
+/// A text that is not 32 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an id")]
+pub struct NotAnId;
+
+impl std::str::FromStr for DeletionId {
+    type Err = NotAnId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnId> {
+        // The library's own function takes a sign and fewer digits too.
+        let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = u128::from_str_radix(text, 16).ok().filter(|_| is_id);
+        number.map(Self).ok_or(NotAnId)
+    }
+}
+
+/// A random number.
+fn random() -> u64 {
+    // The standard library seeds its hashers with random numbers of the system.
+    RandomState::new().build_hasher().finish()
 }
 
 /// What is to be deleted: the samples before a time that are stored when it is asked for. What arrives later is new.
@@ -234,4 +266,23 @@ fn type_rows(types: impl Iterator<Item = (ValueType, u64)>) -> Vec<ProfileTypeRo
         }
     };
     (0..types.len()).map(row).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_is_written() {
+        for id in [DeletionId(0), DeletionId(0xab), DeletionId(u128::MAX), DeletionId::random()] {
+            assert_eq!(id.to_string().parse(), Ok(id));
+            assert_eq!(id.to_string().to_uppercase().parse(), Ok(id));
+        }
+        let digits = "0".repeat(31);
+        let wrong = ["", "00", "g", "\u{e4}"].map(|end| format!("{digits}{end}"));
+        let signed = format!("+{digits}");
+        for text in wrong.iter().map(|text| &**text).chain([&*signed, "", "1"]) {
+            assert_eq!(text.parse::<DeletionId>(), Err(NotAnId), "{text}");
+        }
+    }
 }

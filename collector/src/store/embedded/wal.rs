@@ -4,10 +4,8 @@
 
 use super::files::{AppendFile, Files};
 use crate::limits;
-use crate::store::StoreError;
-use std::collections::hash_map::RandomState;
+use crate::store::{StoreError, random};
 use std::fs;
-use std::hash::{BuildHasher as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,8 +36,7 @@ struct Salt([u8; 8]);
 
 impl Salt {
     fn random() -> Self {
-        // The standard library seeds its hashers with random numbers of the system.
-        Self(RandomState::new().build_hasher().finish().to_le_bytes())
+        Self(random().to_le_bytes())
     }
 }
 
