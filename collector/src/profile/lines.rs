@@ -2,14 +2,14 @@
 
 use super::LineDef;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};
 
 /// Lines, innermost (inlined) first.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Lines(Held);
 
-#[derive(Clone, Default)]
+/// Each number of lines has one form, so that equal lines are equal.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 enum Held {
     #[default]
     None,
@@ -73,20 +73,6 @@ impl<'a> IntoIterator for &'a Lines {
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
-    }
-}
-
-impl PartialEq for Lines {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-
-impl Eq for Lines {}
-
-impl Hash for Lines {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (**self).hash(state);
     }
 }
 

@@ -232,3 +232,26 @@ pub struct WriteBatch {
     /// Profiles.
     pub profiles: Vec<ProfileDef>,
 }
+
+impl WriteBatch {
+    /// Adds a stack of one frame that is no code but a word on the samples that have it; answers its index.
+    pub(crate) fn add_marker(&mut self, name: &Arc<str>) -> u32 {
+        // Limits are far below 32 bits.
+        let index = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+        let none = Arc::<str>::from("");
+        let function = index(self.functions.len());
+        self.functions.push(FunctionDef {
+            name: Arc::clone(name),
+            system_name: Arc::clone(&none),
+            file: none,
+            start_line: 0,
+        });
+        let location = index(self.locations.len());
+        let lines = LineDef { function, line: 0 }.into();
+        let kind = FrameKind::Marker;
+        self.locations.push(LocationDef { mapping: None, address: 0, kind, lines });
+        let stack = index(self.stacks.len());
+        self.stacks.push(vec![location]);
+        stack
+    }
+}

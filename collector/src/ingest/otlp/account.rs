@@ -5,12 +5,8 @@
 use super::dictionary::Dictionary;
 use super::{Account, Ledger};
 use crate::limits::LEDGER_NAME_BYTES_MAX;
-use crate::profile::{
-    AttributeValue, FunctionDef, LineDef, LocationDef, ProfileDef, ProfileId, SampleDef, ValueType,
-    WriteBatch,
-};
+use crate::profile::{AttributeValue, ProfileDef, ProfileId, SampleDef, ValueType, WriteBatch};
 use crate::query::LEDGER_TYPE;
-use proto::FrameKind;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -68,7 +64,7 @@ pub(super) fn profile(
     let kept = figures.iter().filter(|(name, value)| *value > 0 && is_kept(name));
     let samples: Vec<SampleDef> = kept
         .map(|(name, value)| SampleDef {
-            stack: stack(batch, name),
+            stack: batch.add_marker(name),
             attributes,
             time_ms: window.time_ms,
             value: i64::try_from(*value).unwrap_or(i64::MAX),
@@ -85,24 +81,6 @@ pub(super) fn profile(
         duration_ms: window.duration_ms,
         samples,
     })
-}
-
-/// A stack of one frame with this name.
-fn stack(batch: &mut WriteBatch, name: &Arc<str>) -> u32 {
-    let none = Arc::<str>::from("");
-    let number = |length: usize| u32::try_from(length).expect("a request has fewer than 2^32");
-    let function = number(batch.functions.len());
-    batch.functions.push(FunctionDef {
-        name: Arc::clone(name),
-        system_name: Arc::clone(&none),
-        file: none,
-        start_line: 0,
-    });
-    let location = number(batch.locations.len());
-    let lines = LineDef { function, line: 0 }.into();
-    batch.locations.push(LocationDef { mapping: None, address: 0, kind: FrameKind::Marker, lines });
-    batch.stacks.push(vec![location]);
-    number(batch.stacks.len() - 1)
 }
 
 /// An id beside the window's: a request that comes twice is stored once.

@@ -145,14 +145,9 @@ impl Memtable {
     pub(super) fn forget(&self, one: &Numbered, service: Option<u32>) {
         let Deletion { project, service: name, before_ms, .. } = &one.deletion;
         if let Some(rows) = self.project(project) {
-            match (name, service) {
-                (None, _) => self.uncount(rows.forget(|_| true, *before_ms)),
-                (Some(_), Some(service)) => {
-                    self.uncount(rows.forget(|number| number == service, *before_ms));
-                }
-                // No profile of the service ever came.
-                (Some(_), None) => {}
-            }
+            // Nothing goes if no profile of the service ever came.
+            let is_of = |number| name.is_none() || service == Some(number);
+            self.uncount(rows.forget(is_of, *before_ms));
             if name.is_none() {
                 rows.forget_reports(*before_ms);
             }

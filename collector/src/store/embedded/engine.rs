@@ -10,7 +10,7 @@ use super::trie::stack_hash;
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
 use crate::profile::{Attribute, ProfileDef, ProjectName, WriteBatch};
-use crate::store::StoreError;
+use crate::store::{Deletion, StoreError};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -131,9 +131,7 @@ impl Project {
     pub(super) fn symbols_mut(&self) -> RwLockWriteGuard<'_, Symbols> {
         self.symbols.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-impl Project {
     /// The name of a service.
     pub(super) fn service_name(&self, number: u32) -> Arc<str> {
         let symbols = self.symbols();
@@ -250,12 +248,9 @@ impl Engine {
     /// comes meanwhile.
     pub(super) fn hide(&self, one: Numbered) {
         self.change_view(|view| Arc::make_mut(&mut view.deletions).add(one.clone()));
-        let service = one.deletion.service.as_ref().and_then(|name| {
-            let project = self.project(&one.deletion.project)?;
-            let symbols = project.symbols();
-            let position = symbols.services.iter().position(|service| service.name == *name)?;
-            u32::try_from(position).ok()
-        });
+        let Deletion { project, service, .. } = &one.deletion;
+        let service =
+            service.as_ref().and_then(|name| self.project(project)?.symbols().service(name));
         self.view().active.forget(&one, service);
     }
 

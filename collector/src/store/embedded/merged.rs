@@ -147,10 +147,13 @@ impl Due {
         for segment in &self.inputs {
             // Open for all of its sections.
             open.push(segment.hold()?);
-            let kept = |entry: &&Entry| {
-                segment.times_of(entry).1 >= kept.rows_since_ms(segment, entry.service)
-            };
-            groups.extend(segment.all_entries()?.iter().filter(kept).map(Entry::group));
+            for run in segment.all_entries()?.chunk_by(|a, b| a.group() == b.group()) {
+                let (type_id, service) = run[0].group();
+                let from_ms = kept.rows_since_ms(segment, service);
+                if run.iter().any(|entry| segment.times_of(entry).1 >= from_ms) {
+                    groups.insert((type_id, service));
+                }
+            }
         }
         let reports = self.reports(kept)?;
         if groups.is_empty() && reports.is_empty() {

@@ -172,22 +172,23 @@ impl Merger {
         let left = erase::left(&self.engine, &view, number, &passed_over);
         let numbers = view.deletions.pending().map(|one| one.number);
         let erased = numbers.filter(|one| *one <= number && !left.contains_key(one)).collect();
-        self.mark_erased(erased)?;
+        self.by_flusher(|reply| Work::Erased(erased, reply))?;
         let held = left.get(&number).and_then(|sequence| passed_over.remove(sequence));
         held.map_or(Ok(()), Err)
     }
 
-    fn mark_erased(&self, numbers: BTreeSet<u64>) -> Result<(), StoreError> {
-        let (reply, answer) = channel();
-        let ended = || StoreError::Busy("the flusher ended".to_owned());
-        self.flusher.send(Work::Erased(numbers, reply)).ok().ok_or_else(ended)?;
-        answer.recv().unwrap_or_else(|_| Err(ended()))
+    fn replace(&self, merged: Merged) -> Result<Replaced, StoreError> {
+        self.by_flusher(|reply| Work::Replace(merged, reply))
     }
 
-    fn replace(&self, merged: Merged) -> Result<Replaced, StoreError> {
+    /// Has the flusher do something and waits for its answer.
+    fn by_flusher<T>(
+        &self,
+        work: impl FnOnce(Sender<Result<T, StoreError>>) -> Work,
+    ) -> Result<T, StoreError> {
         let (reply, answer) = channel();
         let ended = || StoreError::Busy("the flusher ended".to_owned());
-        self.flusher.send(Work::Replace(merged, reply)).ok().ok_or_else(ended)?;
+        self.flusher.send(work(reply)).ok().ok_or_else(ended)?;
         answer.recv().unwrap_or_else(|_| Err(ended()))
     }
 }

@@ -10,7 +10,7 @@ use super::wal::{self, Replayed};
 use crate::limits;
 use crate::store::StoreError;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Kind of the WAL record of a batch that describes all of its stacks, as the first version wrote it.
 const RECORD_BATCH: u8 = 1;
@@ -47,20 +47,13 @@ pub(super) fn run(
     let (sender, steps) = sync_channel(1);
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || read(files, paths, &sender));
-        let applied = take(steps, &mut apply);
+        // With the receiver, which goes after an error, the other thread's sends end.
+        let applied = steps.into_iter().try_for_each(&mut apply);
         let read = reader.join().unwrap_or_else(|_| {
             Err(StoreError::Busy("the thread that reads the log failed".to_owned()))
         });
         applied.and(read)
     })
-}
-
-fn take(
-    steps: Receiver<Step>,
-    apply: &mut impl FnMut(Step) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    // With the receiver, which goes after an error, the other thread's sends end.
-    steps.into_iter().try_for_each(apply)
 }
 
 fn read(

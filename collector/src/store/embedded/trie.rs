@@ -16,6 +16,8 @@ pub(super) struct Trie {
     location: Vec<u32>,
     stacks: HashMap<u128, u32>,
     children: Option<HashTable<u32>>,
+    /// `stacks` has every node that there was when `recall` first searched all of them.
+    all_hashed: bool,
 }
 
 /// The hash that finds a stack: of the identities of its locations, so that it means the same in every trie and
@@ -35,6 +37,7 @@ impl Default for Trie {
             location: vec![u32::MAX],
             stacks: HashMap::new(),
             children: None,
+            all_hashed: false,
         }
     }
 }
@@ -69,7 +72,6 @@ impl Trie {
     pub(super) fn recall(
         &mut self,
         known: KnownStack,
-        all_hashed: &mut bool,
         identity_of: &dyn Fn(u32) -> u128,
     ) -> Option<u32> {
         if let Some(node) = self.find(known.hash) {
@@ -82,7 +84,7 @@ impl Trie {
             self.stacks.insert(known.hash, node);
             return Some(node);
         }
-        if !std::mem::replace(all_hashed, true) {
+        if !std::mem::replace(&mut self.all_hashed, true) {
             for node in (0..).take(self.len()) {
                 let hash = self.hash_at(node, &mut bytes, identity_of);
                 self.stacks.insert(hash, node);
@@ -196,11 +198,9 @@ mod tests {
         }
         let identities = identities();
         let identity_of = |location: u32| identities[location as usize];
-        let mut all_hashed = false;
         let mut recall = |stack: &[u32], node| {
-            let found =
-                trie.recall(KnownStack { hash: hash(stack), node }, &mut all_hashed, &identity_of);
-            (found, all_hashed)
+            let found = trie.recall(KnownStack { hash: hash(stack), node }, &identity_of);
+            (found, trie.all_hashed)
         };
         assert_eq!(recall(&[3, 2, 1], 3), (Some(3), false));
         assert_eq!(recall(&[3, 2, 1], 99), (Some(3), false));

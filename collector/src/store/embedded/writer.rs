@@ -6,7 +6,7 @@ use super::deletions::Numbered;
 use super::engine::Engine;
 use super::flushes::Flushes;
 use super::prepared::Prepared;
-use super::recall::Recall;
+use super::recall;
 use super::replay::{self, RECORD_DELETION, RECORD_PREPARED, Record, Step};
 use super::seen::Seen;
 use super::wal::{self, Replayed, Wal};
@@ -223,11 +223,11 @@ impl Writer {
     /// Takes all records of the WAL at the start; writes segments between two files where that is due.
     pub(super) fn replay_all(&mut self, dir: &Path, floor: u64) -> Result<(), StoreError> {
         let files = Arc::clone(&self.engine.files);
-        let mut recall = Recall::default();
+        let mut lost_stacks = 0;
         let paths = wal::list(&*files, dir, floor)?;
         let replayed = replay::run(&*files, &paths, |step| match step {
             Step::Records(records) => {
-                records.into_iter().for_each(|record| self.replay(record, &mut recall));
+                records.into_iter().for_each(|record| lost_stacks += self.replay(record));
                 Ok(())
             }
             Step::FileEnd(sequence) => {
@@ -237,15 +237,18 @@ impl Writer {
             }
         })?;
         let Replayed { records, torn_bytes, damaged } = replayed;
-        tracing::info!(records, torn_bytes, damaged, lost_stacks = recall.lost, "replayed the WAL");
+        tracing::info!(records, torn_bytes, damaged, lost_stacks, "replayed the WAL");
         self.engine.counters.wal_bytes.store(wal::bytes(dir), Ordering::Relaxed);
         Ok(())
     }
 
-    /// Takes a record of the WAL at the start.
-    fn replay(&mut self, record: Record, recall: &mut Recall) {
+    /// Takes a record of the WAL at the start; answers how many of its stacks are lost.
+    fn replay(&mut self, record: Record) -> u64 {
         let (mut prepared, dropped, now_ms) = match record {
-            Record::Deletion(one) => return self.engine.hide(*one),
+            Record::Deletion(one) => {
+                self.engine.hide(*one);
+                return 0;
+            }
             Record::Batch { prepared, dropped, now_ms } => (prepared, dropped, now_ms),
         };
         // A batch whose acknowledgement failed may stand in the log before its retry.
@@ -257,8 +260,9 @@ impl Writer {
                 || profile.id != ProfileId::None && !fresh.insert(profile.id);
             *dropped = *dropped || known;
         }
-        recall.find(&self.engine, &mut prepared);
+        let lost_stacks = recall::find(&self.engine, &mut prepared);
         self.take(&mut prepared, &twice, now_ms);
+        lost_stacks
     }
 
     /// Writes everything out and waits for it.

@@ -141,9 +141,7 @@ impl Inner {
         self.stats.profiles_duplicate += ack.duplicates();
         Ok(ack)
     }
-}
 
-impl Inner {
     fn delete(&mut self, deletion: &Deletion) {
         let Deletion { id, project, service, before_ms } = deletion;
         if !self.deletions.insert(*id) {
