@@ -115,9 +115,14 @@ pub(crate) fn bench(what: &str, arguments: &[String]) -> Result<()> {
     let folder = programs(true)?;
     let mut bench = if what == "store" {
         let mut cargo = cargo_with_bpf()?;
-        cargo.args(["build", "--release"]).args(PACKAGES).args(["--example", "bench_collector"]);
+        cargo.args(["build", "--release"]).args(PACKAGES).args(["--example", "bench_store"]);
         run(&mut cargo)?;
-        Command::new(folder.join("examples/bench_collector"))
+        let mut bench = Command::new(folder.join("examples/bench_store"));
+        match setup::chdb() {
+            Ok(python) => drop(bench.env("VESTA_CHDB_PYTHON", python)),
+            Err(error) => say(&format!("without chdb, and so without ratios: {error:#}")),
+        }
+        bench
     } else {
         let mut bench = Command::new(folder.join("bench"));
         bench.arg(what).env("VESTA_PROGRAMS", &folder);

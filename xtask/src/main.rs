@@ -101,11 +101,13 @@ What was found lies in target/fuzz/artifacts/TARGET; the command that shows it a
   agent      CPU with BPF time, memory with maps, bytes on the wire, start-up, under five loads (root)
   collector  durable samples per second over OTLP/gRPC, latency of answers, of the whole program
   waiting    what measuring off-CPU time costs at 20,000 switches a second (root)
-  store      the same inside one process, over a large seeded set
+  store      the engine over a large seeded set: size, speed of writing and of answers, beside chdb; OTLP to durable
+  backends   a set of pprof files pushed over HTTP, and questions about it
 Examples:
   cargo xtask bench agent
   cargo xtask bench agent --beside PROFILER --json
   cargo xtask bench collector --seconds 60
+  cargo xtask bench store --samples 100000000 --dir /var/tmp/store --json
   cargo xtask bench agent -- --help     the options of one")]
     Bench(BenchArgs),
 }
@@ -113,7 +115,7 @@ Examples:
 #[derive(Debug, Args)]
 struct BenchArgs {
     /// What to measure.
-    #[arg(value_parser = ["agent", "collector", "store", "waiting"])]
+    #[arg(value_parser = ["agent", "backends", "collector", "store", "waiting"])]
     what: String,
     /// Options of the measurement.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

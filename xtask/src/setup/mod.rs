@@ -16,4 +16,4 @@ pub(crate) use debian::{newest_program, program};
 pub(crate) use go::go;
 pub(crate) use npm::npm_packages;
 pub(crate) use private_apt::{PackageVersion, PrivateApt};
-pub(crate) use python::python;
+pub(crate) use python::{chdb, python};

@@ -389,9 +389,44 @@ impl FunctionSums {
 /// Trees of several services become one, by function.
 struct Merger {
     tree: MergedTree,
-    /// Nodes by parent and function, of the first `indexed` nodes: the tree of the last service is never asked for.
+    /// Of the first nodes, so many as these are: the tree of the last service is never asked for.
+    siblings: Siblings,
+    /// Nodes by parent and function, where a service asked for children of the parent: services share few nodes.
     children: HashMap<(u32, u32), u32>,
-    indexed: usize,
+    /// The newest child of each parent that is in `children`.
+    indexed: HashMap<u32, u32>,
+}
+
+/// Children of nodes as chains from the newest to the oldest; 0 ends them.
+#[derive(Default)]
+struct Siblings {
+    newest_child: Vec<u32>,
+    older: Vec<u32>,
+}
+
+impl Siblings {
+    fn len(&self) -> usize {
+        self.older.len()
+    }
+
+    /// Takes in the nodes that are new.
+    fn extend(&mut self, tree: &MergedTree) {
+        let from = self.len();
+        self.newest_child.resize(tree.len(), 0);
+        self.older.resize(tree.len(), 0);
+        // The root is nobody's child.
+        for (node, &parent) in tree.parent.iter().enumerate().skip(from.max(1)) {
+            let newest = &mut self.newest_child[parent as usize];
+            self.older[node] = std::mem::replace(newest, u32::try_from(node).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Children of a node from the newest on.
+    fn children(&self, parent: u32) -> impl Iterator<Item = u32> {
+        let newest = self.newest_child[parent as usize];
+        let older = |&node: &u32| Some(self.older[node as usize]);
+        std::iter::successors(Some(newest), older).take_while(|&node| node != 0)
+    }
 }
 
 impl Default for Merger {
@@ -403,14 +438,15 @@ impl Default for Merger {
             self_value: vec![0],
             inlined: vec![false],
         };
-        Self { tree, children: HashMap::new(), indexed: 1 }
+        let (siblings, children) = (Siblings::default(), HashMap::new());
+        Self { tree, siblings, children, indexed: HashMap::new() }
     }
 }
 
 impl Merger {
     /// Adds the tree of a service; answers where its nodes are.
     fn add(&mut self, names: &NameTree, sums: &Sums) -> Result<Vec<u32>, StoreError> {
-        self.index();
+        self.siblings.extend(&self.tree);
         self.reserve(sums.live.iter().filter(|&&live| live).count());
         let mut at = vec![0_u32; names.parent.len()];
         for node in (0..names.parent.len()).filter(|&node| sums.live[node]) {
@@ -463,27 +499,27 @@ impl Merger {
         inlined.reserve(nodes);
     }
 
-    /// Puts the nodes of the services so far into `children`.
-    fn index(&mut self) {
-        let Self { tree, children, indexed } = self;
-        children.reserve(tree.len() - *indexed);
-        let edges = tree.parent.iter().zip(&tree.function).enumerate().skip(*indexed);
-        for (node, (&parent, &function)) in edges {
-            children.insert((parent, function), u32::try_from(node).unwrap_or(u32::MAX));
-        }
-        *indexed = tree.len();
-    }
-
     /// The child with this function. One service asks for each once, so below its own new nodes there is none.
     fn child(&mut self, parent: u32, function: u32, inlined: bool) -> u32 {
-        let is_shared = (parent as usize) < self.indexed;
-        match is_shared.then(|| self.children.get(&(parent, function))).flatten() {
-            Some(&node) => {
+        let is_shared = (parent as usize) < self.siblings.len();
+        match is_shared.then(|| self.find(parent, function)).flatten() {
+            Some(node) => {
                 self.tree.inlined[node as usize] &= inlined;
                 node
             }
             None => push(&mut self.tree, parent, function, inlined),
         }
+    }
+
+    /// The child with this function that came with an earlier service.
+    fn find(&mut self, parent: u32, function: u32) -> Option<u32> {
+        let Self { tree, siblings, children, indexed } = self;
+        let newest = siblings.newest_child[parent as usize];
+        let before = indexed.insert(parent, newest).unwrap_or(0);
+        for node in siblings.children(parent).take_while(|&node| node != before) {
+            children.insert((parent, tree.function[node as usize]), node);
+        }
+        children.get(&(parent, function)).copied()
     }
 }
 
