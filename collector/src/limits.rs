@@ -234,7 +234,7 @@ pub const SEEN_GAPS_MAX: usize = 1_024;
 pub const MAPPINGS_MAX: usize = 1 << 22;
 /// Functions known in one project, some 150 bytes each.
 pub const FUNCTIONS_MAX: usize = 1 << 24;
-/// Locations known in one project, some 130 bytes each.
+/// Locations known in one project, some 160 bytes each.
 pub const LOCATIONS_MAX: usize = 1 << 24;
 /// Series known in one project.
 pub const PROJECT_SERIES_MAX: usize = 1 << 20;

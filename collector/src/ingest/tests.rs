@@ -51,6 +51,15 @@ impl ProfileStore for TestStore {
     fn erase(&self, id: crate::store::DeletionId) -> StoreFuture<'_, ()> {
         self.inner.erase(id)
     }
+    fn learn(&self, names: crate::profile::NewNames) -> StoreFuture<'_, ()> {
+        self.inner.learn(names)
+    }
+    fn unnamed(
+        &self,
+        file: crate::store::FileAddresses,
+    ) -> StoreFuture<'_, Vec<crate::store::FileAddress>> {
+        self.inner.unnamed(file)
+    }
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, query::FlameTree> {
         self.inner.merge(query)
     }

@@ -7,10 +7,22 @@ use super::{FunctionDef, LocationDef, MappingDef, WriteBatch};
 use proto::FrameKind;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// How good the names of a location are: the larger replaces the smaller. More inlined frames are better,
-/// then more files and lines; equal qualities are told apart by their contents, deterministically.
+/// Who gave the names of a location; later ones are better.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NameSource {
+    /// Whoever sent the samples.
+    #[default]
+    Sender,
+    /// The file that holds the code, or the one with its debug information.
+    DebugFile,
+}
+
+/// How good the names of a location are: the larger replaces the smaller. Those of debug files are better than
+/// others, more inlined frames are better, then more files and lines; equal qualities are told apart by their contents, deterministically.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineQuality {
+    /// Who gave the names.
+    pub source: NameSource,
     /// Lines whose function has a name.
     pub named: u32,
     /// Of them, with a source file.
@@ -166,7 +178,7 @@ fn linkage_name(function: &FunctionDef) -> &str {
 
 /// True if code of this kind is identified by address where a file backs it. Interpreted and jitted code
 /// is not: its addresses change from run to run. Kernel addresses change from boot to boot.
-fn has_stable_addresses(kind: FrameKind) -> bool {
+pub(crate) fn has_stable_addresses(kind: FrameKind) -> bool {
     matches!(kind, FrameKind::Native | FrameKind::Go | FrameKind::Rust | FrameKind::Unknown)
 }
 

@@ -4,9 +4,11 @@
 mod check;
 pub mod identity;
 mod lines;
+mod names;
 
 pub use check::BatchError;
 pub use lines::Lines;
+pub use names::NewNames;
 
 use proto::{BuildId, FrameKind};
 use std::borrow::Cow;

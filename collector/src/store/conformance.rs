@@ -4,10 +4,11 @@ use super::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
 use super::memory::MemoryStore;
 use super::sample_data::{self, START_MS};
 use super::test_answers::{check_same, everything, merged, one_profile};
-use super::{Ack, ProfileStore, StoreError};
+use super::{Ack, FileAddresses, ProfileStore, StoreError};
 use crate::profile::*;
 use crate::query::*;
 use proptest::prelude::*;
+use proto::{BuildId, FrameKind};
 use std::sync::Arc;
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -41,6 +42,7 @@ proptest! {
         merges in prop::collection::vec(any::<bool>(), 7),
         deletions in prop::collection::vec(prop::option::of(sample_data::deletions()), 7),
         erasures in prop::collection::vec(any::<bool>(), 7),
+        names in prop::collection::vec(prop::option::of(sample_data::names()), 7),
     ) {
         runtime().block_on(async {
             let dir = tempfile::tempdir().unwrap();
@@ -49,6 +51,10 @@ proptest! {
             for (at, batch) in batches.into_iter().enumerate() {
                 let ack = store.append(batch.clone()).await.unwrap();
                 assert_eq!(ack, oracle.append(batch).await.unwrap());
+                if let Some(names) = &names[at] {
+                    store.learn(names.clone()).await.unwrap();
+                    oracle.learn(names.clone()).await.unwrap();
+                }
                 if flushes[at] {
                     store.flush().await.unwrap();
                 }
@@ -82,8 +88,11 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_batches_changes_no_answer((batches, selections, sizes) in workload(),
-                                              seed in any::<u64>()) {
+    fn the_order_of_batches_and_names_changes_no_answer(
+        (batches, selections, sizes) in workload(),
+        names in prop::collection::vec(sample_data::names(), 0..4),
+        seed in any::<u64>(),
+    ) {
         runtime().block_on(async {
             let (forward, shuffled) = (MemoryStore::new(), MemoryStore::new());
             // Profiles with one id and different contents: the first wins, so order matters for those.
@@ -94,11 +103,23 @@ proptest! {
             for batch in batches.clone() {
                 forward.append(batch).await.unwrap();
             }
-            batches.sort_by_key(|batch| {
-                xxhash_rust::xxh3::xxh3_64_with_seed(format!("{batch:?}").as_bytes(), seed)
-            });
-            for batch in batches {
+            for names in &names {
+                forward.learn(names.clone()).await.unwrap();
+            }
+            let place = |bytes: String| xxhash_rust::xxh3::xxh3_64_with_seed(bytes.as_bytes(), seed);
+            batches.sort_by_key(|batch| place(format!("{batch:?}")));
+            let mut names = names;
+            names.sort_by_key(|names| place(format!("{names:?}")));
+            // Before, between and after them.
+            let mut names = names.into_iter();
+            for (at, batch) in batches.into_iter().enumerate() {
+                if (seed >> (at % 64)) & 1 == 1 && let Some(names) = names.next() {
+                    shuffled.learn(names).await.unwrap();
+                }
                 shuffled.append(batch).await.unwrap();
+            }
+            for names in names {
+                shuffled.learn(names).await.unwrap();
             }
             check_same(&shuffled, &forward, &selections, sizes).await;
         });
@@ -227,6 +248,95 @@ async fn better_names_replace_worse_ones_and_totals_stay() {
         assert_eq!(tree_lines(&merged(store).await.unwrap()), lines);
     })
     .await;
+}
+
+/// Names with three inlined functions for the leaf's address in the file with this build id.
+fn inlined_names(build_id: u8) -> NewNames {
+    let function = |name: &str| FunctionDef {
+        name: name.into(),
+        system_name: "".into(),
+        file: "deep.c".into(),
+        start_line: 3,
+    };
+    let mut lines = Lines::default();
+    (0..4).for_each(|function| lines.push(LineDef { function, line: 7 }));
+    NewNames::new(
+        sample_data::project(),
+        vec![file(build_id)],
+        ["innermost", "inner", "middle", "leaf"].map(function).to_vec(),
+        vec![LocationDef { mapping: Some(0), address: 0x1000, kind: FrameKind::Native, lines }],
+    )
+    .unwrap()
+}
+
+fn file(build_id: u8) -> MappingDef {
+    MappingDef { filename: "/bin/app".into(), build_id: BuildId::new(&[build_id; 20]) }
+}
+
+#[tokio::test]
+async fn names_of_a_file_change_old_answers_and_no_total() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = open(dir.path());
+    let rows: [(&[&str], i64); 2] = [(&["main", "leaf"], 7), (&["main"], 4)];
+    let mut batch = one_profile("api", ProfileId::None, &rows);
+    batch.mappings = vec![file(1)];
+    // What a sender says in more lines is worth less all the same.
+    let more = FunctionDef { name: "wrong".into(), ..batch.functions[0].clone() };
+    batch.functions.push(more);
+    (0..5).for_each(|_| batch.locations[0].lines.push(LineDef { function: 2, line: 1 }));
+    store.append(batch.clone()).await.unwrap();
+    store.flush().await.unwrap();
+    let named = [
+        "total 11/0",
+        " main 11/4",
+        "  leaf 7/0",
+        "   middle 7/0 inlined",
+        "    inner 7/0 inlined",
+        "     innermost 7/7 inlined",
+    ];
+    let before = tree_lines(&merged(&store).await.unwrap());
+    assert_eq!(before[0], named[0]);
+    assert_ne!(before, named);
+    let unnamed = async |store: &EmbeddedStore| {
+        let (project, build_id) = (sample_data::project(), BuildId::new(&[1; 20]).unwrap());
+        let addresses = FileAddresses { project, build_id, after: 0, limit: 9 };
+        let found = store.unnamed(addresses).await.unwrap();
+        found.into_iter().map(|it| it.address).collect::<Vec<_>>()
+    };
+    assert_eq!(unnamed(&store).await, [0x1000, 0x1001]);
+    store.learn(inlined_names(2)).await.unwrap();
+    assert_eq!(tree_lines(&merged(&store).await.unwrap()), before, "another file's");
+    store.learn(inlined_names(1)).await.unwrap();
+    assert_eq!(unnamed(&store).await, [0x1001]);
+    for is_flushed in [false, true] {
+        assert_eq!(tree_lines(&merged(&store).await.unwrap()), named);
+        if is_flushed {
+            store.flush().await.unwrap();
+        }
+        drop(store);
+        store = open(dir.path());
+    }
+    // The same sender's names come again, and change nothing.
+    store.append(batch).await.unwrap();
+    let twice = named.map(|line| line.replace("11", "22").replace('7', "14").replace("/4", "/8"));
+    assert_eq!(tree_lines(&merged(&store).await.unwrap()), twice);
+}
+
+#[test]
+fn names_that_no_file_can_give_are_refused() {
+    let location =
+        |mapping, address, kind| LocationDef { mapping, address, kind, lines: Lines::default() };
+    let nameless = MappingDef { build_id: None, ..file(1) };
+    for (mapping, location) in [
+        (file(1), location(Some(1), 0x1000, FrameKind::Native)),
+        (file(1), location(None, 0x1000, FrameKind::Native)),
+        (file(1), location(Some(0), 0, FrameKind::Native)),
+        (file(1), location(Some(0), 0x1000, FrameKind::Python)),
+        (nameless, location(Some(0), 0x1000, FrameKind::Native)),
+    ] {
+        let new = NewNames::new(sample_data::project(), vec![mapping], vec![], vec![location]);
+        assert!(new.is_err(), "{new:?}");
+    }
 }
 
 #[tokio::test]

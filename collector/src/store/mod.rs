@@ -11,12 +11,13 @@ mod sample_data;
 pub(crate) mod test_answers;
 
 use crate::limits;
-use crate::profile::{BatchError, ProjectName, ValueType, WriteBatch};
+use crate::profile::{BatchError, NewNames, ProjectName, ValueType, WriteBatch};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
     Overflow, ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineError, TimelineQuery, Told,
 };
 use futures_util::future::BoxFuture;
+use proto::{BuildId, FrameKind};
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
@@ -59,6 +60,37 @@ impl std::str::FromStr for DeletionId {
 fn random() -> u64 {
     // The standard library seeds its hashers with random numbers of the system.
     RandomState::new().build_hasher().finish()
+}
+
+/// Which addresses of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileAddresses {
+    /// Whose.
+    pub project: ProjectName,
+    /// The file.
+    pub build_id: BuildId,
+    /// Addresses above this one.
+    pub after: u64,
+    /// How many at most.
+    pub limit: usize,
+}
+
+/// An address at which samples were taken.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileAddress {
+    /// ELF address.
+    pub address: u64,
+    /// The file's name as it was sent; the last, where there are several.
+    pub filename: Arc<str>,
+    /// Who runs the code.
+    pub kind: FrameKind,
+}
+
+/// The first of them by address.
+fn first_of(mut found: Vec<FileAddress>, limit: usize) -> Vec<FileAddress> {
+    found.sort_unstable();
+    found.truncate(limit);
+    found
 }
 
 /// What is to be deleted: the samples before a time that are stored when it is asked for. What arrives later is new.
@@ -180,6 +212,11 @@ pub trait ProfileStore: Send + Sync {
     fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()>;
     /// Resolves when the samples of a deletion, and all sums over them, are gone from the disk.
     fn erase(&self, id: DeletionId) -> StoreFuture<'_, ()>;
+    /// Resolves when the names are durable and in every later answer, also of what was stored before: a symbol epoch.
+    /// Values stay as they are.
+    fn learn(&self, names: NewNames) -> StoreFuture<'_, ()>;
+    /// Addresses of a file that no debug file has named, by address.
+    fn unnamed(&self, file: FileAddresses) -> StoreFuture<'_, Vec<FileAddress>>;
     /// Merges a selection into a tree of functions.
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree>;
     /// Self and total by function, largest self first.

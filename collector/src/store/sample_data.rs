@@ -1,7 +1,7 @@
 //! Random batches and selections for tests: small tables, so that stacks, ids, labels and times collide.
 
 use crate::profile::{
-    Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, ProfileDef,
+    Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, NewNames, ProfileDef,
     ProfileId, ProjectName, SampleDef, SeriesLabels, ValueType, WriteBatch,
 };
 use crate::query::{MatchOp, Matcher, Selection, TimeRange};
@@ -220,6 +220,20 @@ fn types(kind: u8) -> (ValueType, ValueType) {
         6 => (named("lock_holders", "count"), named("", "")),
         _ => (named("cpu", "nanoseconds"), named("cpu", "nanoseconds")),
     }
+}
+
+/// Names for addresses that batches have too.
+pub(crate) fn names() -> impl Strategy<Value = NewNames> {
+    batches().prop_map(|batch| {
+        let WriteBatch { project, mappings, functions, mut locations, .. } = batch;
+        locations.retain(|location| {
+            let mapping = location.mapping.map(|at| &mappings[at as usize]);
+            location.address != 0
+                && matches!(location.kind, FrameKind::Native | FrameKind::Go)
+                && mapping.is_some_and(|mapping| mapping.build_id.is_some())
+        });
+        NewNames::new(project, mappings, functions, locations).unwrap()
+    })
 }
 
 /// A deletion of what was stored before a random time.

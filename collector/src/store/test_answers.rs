@@ -1,13 +1,13 @@
 //! What tests of engines share: all answers as text, and small profiles with known answers.
 
 use super::sample_data::{self, START_MS};
-use super::{ProfileStore, StoreError};
+use super::{FileAddresses, ProfileStore, StoreError};
 use crate::profile::{
     FunctionDef, LineDef, LocationDef, MappingDef, ProfileDef, ProfileId, SampleDef, SeriesLabels,
     ValueType, WriteBatch,
 };
 use crate::query::{FlameTree, LocksQuery, MergeQuery, Selection, TimeRange, TimelineQuery};
-use proto::FrameKind;
+use proto::{BuildId, FrameKind};
 
 /// All answers to one selection, as text: what differs is then seen at once.
 async fn answers(
@@ -33,6 +33,11 @@ async fn answers(
         format!("{:?}", store.profile_types(selection.project.clone()).await),
         format!("{:?}", store.coverage(selection.clone()).await),
     ];
+    for id in 1..3 {
+        let (project, build_id) = (selection.project.clone(), BuildId::new(&[id; 20]).unwrap());
+        let file = FileAddresses { project, build_id, after: 0xfff, limit };
+        lines.push(format!("{:?}", store.unnamed(file).await));
+    }
     for leaf in ["service", "lock.kind", "process.pid"] {
         let leaf = Some(leaf.to_owned());
         lines.push(format!("{:?}", store.merge(MergeQuery { leaf, ..merge.clone() }).await));

@@ -254,6 +254,17 @@ impl Engine {
         self.view().active.forget(&one, service);
     }
 
+    /// Learns durable names. Only the writer calls it.
+    pub(super) fn name(&self, prepared: &mut Prepared) {
+        let Prepared { batch, identities, locations, .. } = prepared;
+        self.project_or_new(&batch.project).symbols_mut().learn(batch, identities, locations);
+        // Without rows, but the tables of its projects are written out with a memtable.
+        let memtable = Arc::clone(&self.view().active);
+        memtable.project_or_new(&batch.project);
+        let now_ms = self.clock.now_ms();
+        memtable.count(0, now_ms.div_euclid(HOUR_MS), now_ms);
+    }
+
     /// Adds a durable batch; `dropped[i]` tells that profile i was a duplicate. Only the writer calls it.
     pub(super) fn apply(&self, prepared: &mut Prepared, dropped: &[bool]) {
         let now_ms = self.clock.now_ms();

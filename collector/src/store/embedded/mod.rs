@@ -37,9 +37,12 @@ mod writer;
 
 pub use engine::Clock;
 
-use super::{Ack, Deletion, DeletionId, ProfileStore, StoreError, StoreFuture, StoreStats};
+use super::{
+    Ack, Deletion, DeletionId, FileAddress, FileAddresses, ProfileStore, StoreError, StoreFuture,
+    StoreStats,
+};
 use crate::limits;
-use crate::profile::{ProjectName, WriteBatch};
+use crate::profile::{NewNames, ProjectName, WriteBatch};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
     ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery, Told,
@@ -58,7 +61,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use wal::Wal;
-use writer::{Append, Command, Stored, Writer};
+use writer::{Append, Command, Naming, Stored, Writer};
 
 /// How to open an engine.
 #[derive(Clone, Debug)]
@@ -169,19 +172,31 @@ impl EmbeddedStore {
         Ok(())
     }
 
+    async fn learn_names(&self, names: NewNames) -> Result<(), StoreError> {
+        let (prepared, encoded, bytes) = compute(move || {
+            let prepared = Prepared::of_names(names);
+            let encoded = batch::encode(&prepared.batch).map_err(not_encoded)?;
+            let bytes = prepared_bytes(&prepared) + encoded.len() as u64;
+            Ok((prepared, encoded, bytes))
+        })
+        .await?;
+        self.reserve(bytes)?;
+        let (reply, answer) = oneshot::channel();
+        let naming = Naming { prepared, encoded, queue_bytes: bytes, reply };
+        if let Err(error) = self.send(Command::Name(Box::new(naming))) {
+            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(error);
+        }
+        answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
+    }
+
     async fn append_batch(&self, batch: WriteBatch) -> Result<Ack, StoreError> {
         // What needs no order is done here, beside the writer.
         let engine = Arc::clone(&self.engine);
         let (prepared, encoded, bytes) = compute(move || {
             batch.check()?;
             let prepared = Prepared::new(&engine, batch);
-            let encoded = prepared.encode().map_err(|source| match source.kind() {
-                std::io::ErrorKind::FileTooLarge => StoreError::Limit {
-                    what: "bytes of a batch in the log",
-                    max: limits::WAL_BATCH_BYTES_MAX as u64,
-                },
-                _ => StoreError::Io { what: "compressing a batch".to_owned(), source },
-            })?;
+            let encoded = prepared.encode().map_err(not_encoded)?;
             let bytes = prepared_bytes(&prepared) + encoded.len() as u64;
             Ok((prepared, encoded, bytes))
         })
@@ -290,6 +305,17 @@ impl ProfileStore for EmbeddedStore {
         })
     }
 
+    fn learn(&self, names: NewNames) -> StoreFuture<'_, ()> {
+        Box::pin(self.learn_names(names))
+    }
+
+    fn unnamed(&self, file: FileAddresses) -> StoreFuture<'_, Vec<FileAddress>> {
+        self.ask(move |engine, _| {
+            let project = engine.project(&file.project);
+            Ok(project.map_or_else(Vec::new, |project| project.symbols().unnamed_of(&file)))
+        })
+    }
+
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree> {
         self.ask(move |engine, asker| engine.merge(&query, asker))
     }
@@ -352,6 +378,17 @@ impl ProfileStore for EmbeddedStore {
             self.send(Command::Flush(reply))?;
             answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
         })
+    }
+}
+
+/// Why a batch has no bytes for the log.
+fn not_encoded(source: std::io::Error) -> StoreError {
+    match source.kind() {
+        std::io::ErrorKind::FileTooLarge => StoreError::Limit {
+            what: "bytes of a batch in the log",
+            max: limits::WAL_BATCH_BYTES_MAX as u64,
+        },
+        _ => StoreError::Io { what: "compressing a batch".to_owned(), source },
     }
 }
 

@@ -12,7 +12,7 @@ use super::engine::{Engine, Project};
 use super::symbols::Symbols;
 use super::trie::stack_hash;
 use crate::profile::identity::{BatchIdentities, LineQuality};
-use crate::profile::{FunctionDef, LocationDef, MappingDef, ProfileDef, WriteBatch};
+use crate::profile::{FunctionDef, LocationDef, MappingDef, NewNames, ProfileDef, WriteBatch};
 
 /// Stands for the id of a location, the node of a stack or a place in a table that is not known.
 pub(super) const UNKNOWN: u32 = u32::MAX;
@@ -58,6 +58,14 @@ impl Prepared {
         let identities = BatchIdentities::of(&batch);
         let locations = vec![UNKNOWN; batch.locations.len()];
         Self { batch, identities, locations, known }
+    }
+
+    /// Names alone.
+    pub(super) fn of_names(names: NewNames) -> Self {
+        let identities = names.identities();
+        let batch = names.into_batch();
+        let locations = vec![UNKNOWN; batch.locations.len()];
+        Self { batch, identities, locations, known: Vec::new() }
     }
 
     /// Takes a change of the batch's tables into account.

@@ -8,6 +8,7 @@ use super::files::Files;
 use super::prepared::{self, Prepared};
 use super::wal::{self, Replayed};
 use crate::limits;
+use crate::profile::NewNames;
 use crate::store::StoreError;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -18,6 +19,8 @@ const RECORD_BATCH: u8 = 1;
 pub(super) const RECORD_DELETION: u8 = 2;
 /// Kind of the WAL record of a batch that refers to known stacks.
 pub(super) const RECORD_PREPARED: u8 = 3;
+/// Kind of the WAL record of names alone.
+pub(super) const RECORD_NAMES: u8 = 4;
 
 /// A record, decoded.
 pub(super) enum Record {
@@ -29,6 +32,7 @@ pub(super) enum Record {
         now_ms: i64,
     },
     Deletion(Box<Numbered>),
+    Names(Box<Prepared>),
 }
 
 /// What comes next in the log.
@@ -92,6 +96,11 @@ fn decode(kind: u8, payload: &[u8]) -> Result<Record, Malformed> {
         let one = Numbered::decode(&mut reader)?;
         reader.end()?;
         return Ok(Record::Deletion(Box::new(one)));
+    }
+    if kind == RECORD_NAMES {
+        let names = NewNames::of(batch::decode(payload, 0)?);
+        let names = names.ok().ok_or(Malformed("the names break a rule"))?;
+        return Ok(Record::Names(Box::new(Prepared::of_names(names))));
     }
     let (now_ms, dropped, encoded) = decode_record(payload)?;
     let (batch, known) = match kind {

@@ -8,7 +8,7 @@ use super::files::Files;
 use super::service::Service;
 use super::symbols::{Changed, Function, Line, Location, Series, Symbols, TypeEntry};
 use crate::limits;
-use crate::profile::identity::{DisplayQuality, LineQuality, kind_code};
+use crate::profile::identity::{DisplayQuality, LineQuality, NameSource, kind_code};
 use crate::profile::{MappingDef, SeriesLabels, ValueType};
 use crate::query::FunctionInfo;
 use crate::store::StoreError;
@@ -30,6 +30,8 @@ const SERIES: u8 = 6;
 const CHANGED_FUNCTIONS: u8 = 7;
 const CHANGED_LOCATIONS: u8 = 8;
 const NODES: u8 = 9;
+/// Locations among those above whose names are of debug files.
+const NAMED_BY_FILES: u8 = 10;
 
 /// How much of a project's tables the file holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -113,6 +115,7 @@ pub(super) fn encode(
         writer.number(id.into());
         write_location(writer, &symbols.locations[id as usize]);
     })?;
+    add_named_by_files(&mut frames, symbols, changed, written)?;
     let mut nodes = Vec::with_capacity(symbols.services.len());
     for (number, service) in symbols.services.iter().enumerate() {
         let trie = service.trie();
@@ -140,6 +143,23 @@ pub(super) fn encode(
         bytes: written.bytes + frames.bytes.len() as u64,
     };
     Ok((frames.bytes, written))
+}
+
+/// Says of new and changed locations which have names of debug files.
+fn add_named_by_files(
+    frames: &mut Frames,
+    symbols: &Symbols,
+    changed: &Changed,
+    written: &Written,
+) -> std::io::Result<()> {
+    let new = (0_u32..).take(symbols.locations.len()).skip(written.locations);
+    let changed = changed.locations.iter().copied();
+    let changed = changed.filter(|&id| (id as usize) < written.locations);
+    let is_by_file =
+        |&id: &u32| symbols.locations[id as usize].quality.source == NameSource::DebugFile;
+    let ids: Vec<u32> = changed.chain(new).filter(is_by_file).collect();
+    let none = &mut |_: &mut Writer, _: usize| {};
+    frames.add(NAMED_BY_FILES, none, &ids, |writer, &id| writer.number(id.into()))
 }
 
 /// Appends to the file, which held `held` bytes, and makes it durable.
@@ -241,6 +261,10 @@ fn read_frame(payload: &[u8], symbols: &mut Symbols) -> Result<(), Malformed> {
                 let location = read_location(reader, symbols)?;
                 symbols.locations[id as usize] = location;
             }
+            NAMED_BY_FILES => {
+                let id = below(reader.small()?, symbols.locations.len())?;
+                symbols.locations[id as usize].quality.source = NameSource::DebugFile;
+            }
             _ => return Err(Malformed("a frame of an unknown kind")),
         }
     }
@@ -315,7 +339,7 @@ fn write_location(writer: &mut Writer, location: &Location) {
     writer.number(kind_code(location.kind));
     writer.number(location.mapping.map_or(0, |mapping| u64::from(mapping) + 1));
     writer.number(location.address);
-    let LineQuality { named, with_file, with_line, contents } = location.quality;
+    let LineQuality { source: _, named, with_file, with_line, contents } = location.quality;
     [named, with_file, with_line].into_iter().for_each(|count| writer.number(count.into()));
     writer.wide(contents);
     writer.length(location.lines.len());
@@ -333,6 +357,7 @@ fn read_location(reader: &mut Reader<'_>, symbols: &Symbols) -> Result<Location,
     };
     let address = reader.number()?;
     let quality = LineQuality {
+        source: NameSource::Sender,
         named: reader.small()?,
         with_file: reader.small()?,
         with_line: reader.small()?,
@@ -346,7 +371,8 @@ fn read_location(reader: &mut Reader<'_>, symbols: &Symbols) -> Result<Location,
     if lines.is_empty() {
         return Err(Malformed("a location without functions"));
     }
-    Ok(Location { identity, kind, mapping, address, quality, lines: lines.into() })
+    let (passed_over, lines) = (quality, lines.into());
+    Ok(Location { identity, kind, mapping, address, quality, passed_over, lines })
 }
 
 fn write_type(writer: &mut Writer, entry: &TypeEntry) {

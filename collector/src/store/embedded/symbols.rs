@@ -6,11 +6,11 @@ use super::prepared::UNKNOWN;
 use super::service::Service;
 use crate::limits;
 use crate::profile::identity::{
-    self, BatchIdentities, DisplayQuality, LineQuality, function_identity, module_name,
+    self, BatchIdentities, DisplayQuality, LineQuality, NameSource, function_identity, module_name,
 };
 use crate::profile::{FunctionDef, MappingDef, ProfileDef, SeriesLabels, ValueType, WriteBatch};
 use crate::query::{FunctionInfo, FunctionNames};
-use crate::store::StoreError;
+use crate::store::{FileAddress, FileAddresses, StoreError, first_of};
 use hashbrown::{HashMap, HashSet};
 use proto::FrameKind;
 use std::cmp::Ordering;
@@ -33,6 +33,8 @@ pub(super) struct Location {
     pub(super) mapping: Option<u32>,
     pub(super) address: u64,
     pub(super) quality: LineQuality,
+    /// Names that came last and were no better: of the same ones there is nothing to learn.
+    pub(super) passed_over: LineQuality,
     /// Innermost first; never empty: a location without names has one stand-in function.
     pub(super) lines: Box<[Line]>,
 }
@@ -127,10 +129,11 @@ impl Symbols {
         types.filter(|it| !self.type_ids.contains_key(*it)).collect::<HashSet<_>>().len()
     }
 
-    /// The id of a location that is known, with names of just this quality.
+    /// The id of a location that is known, if there is nothing to learn from names of this quality.
     pub(super) fn known_location(&self, identity: u128, quality: &LineQuality) -> Option<u32> {
         let id = self.location_ids.get(&identity).copied()?;
-        (self.locations[id as usize].quality == *quality).then_some(id)
+        let Location { quality: known, passed_over, .. } = &self.locations[id as usize];
+        [known, passed_over].contains(&quality).then_some(id)
     }
 
     /// Learns the locations of a batch whose ids are not known; fills them in.
@@ -152,12 +155,10 @@ impl Symbols {
         at: usize,
     ) -> u32 {
         let (identity, quality) = (identities.locations[at], identities.qualities[at]);
-        let known = self.location_ids.get(&identity).copied();
-        if let Some(id) = known
-            && self.locations[id as usize].quality == quality
-        {
+        if let Some(id) = self.known_location(identity, &quality) {
             return id;
         }
+        let known = self.location_ids.get(&identity).copied();
         let location = &batch.locations[at];
         let mapping = location.mapping.map(|mapping| &batch.mappings[mapping as usize]);
         let module = mapping.map_or("", |mapping| module_name(&mapping.filename));
@@ -186,6 +187,7 @@ impl Symbols {
             mapping,
             address: location.address,
             quality,
+            passed_over: quality,
             lines: lines.into(),
         });
         id
@@ -199,7 +201,9 @@ impl Symbols {
         mapping: Option<&MappingDef>,
         lines: Vec<Line>,
     ) {
-        if quality <= self.locations[id as usize].quality {
+        let known = &mut self.locations[id as usize];
+        if quality <= known.quality {
+            known.passed_over = quality;
             return;
         }
         let mapping = mapping.map(|mapping| self.learn_mapping(mapping));
@@ -208,7 +212,7 @@ impl Symbols {
         if !same.eq(lines.iter().map(|line| line.function)) {
             self.renamed.push(id);
         }
-        location.quality = quality;
+        location.passed_over = std::mem::replace(&mut location.quality, quality);
         location.mapping = mapping;
         location.lines = lines.into();
         self.changed.locations.insert(id);
@@ -308,6 +312,25 @@ impl Symbols {
         self.type_ids.insert(value_type.clone(), id);
         self.types.push(TypeEntry { value_type, newest });
         id
+    }
+
+    /// Addresses of a file that no debug file has named.
+    pub(super) fn unnamed_of(&self, file: &FileAddresses) -> Vec<FileAddress> {
+        let is_wanted = |location: &Location, mapping: &MappingDef| {
+            location.address > file.after
+                && location.quality.source == NameSource::Sender
+                && identity::has_stable_addresses(location.kind)
+                && mapping.build_id.as_ref() == Some(&file.build_id)
+        };
+        let found = self.locations.iter().filter_map(|location| {
+            let mapping = &self.mappings[location.mapping? as usize];
+            is_wanted(location, mapping).then(|| FileAddress {
+                address: location.address,
+                filename: Arc::clone(&mapping.filename),
+                kind: location.kind,
+            })
+        });
+        first_of(found.collect(), file.limit)
     }
 
     /// The number of a service that is known.

@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::flushes::Flushes;
 use super::prepared::Prepared;
 use super::recall;
-use super::replay::{self, RECORD_DELETION, RECORD_PREPARED, Record, Step};
+use super::replay::{self, RECORD_DELETION, RECORD_NAMES, RECORD_PREPARED, Record, Step};
 use super::seen::Seen;
 use super::wal::{self, Replayed, Wal};
 use crate::limits;
@@ -33,6 +33,15 @@ pub(super) struct Append {
     pub(super) reply: oneshot::Sender<Result<Stored, StoreError>>,
 }
 
+/// Names that wait to be written.
+pub(super) struct Naming {
+    pub(super) prepared: Prepared,
+    pub(super) encoded: Vec<u8>,
+    /// Their share of the queue.
+    pub(super) queue_bytes: u64,
+    pub(super) reply: oneshot::Sender<Result<(), StoreError>>,
+}
+
 /// A batch is stored.
 pub(super) struct Stored {
     pub(super) ack: Ack,
@@ -46,6 +55,8 @@ pub(super) enum Command {
     Append(Box<Append>),
     /// Hide what is stored so far.
     Delete(Box<Deletion>, oneshot::Sender<Result<(), StoreError>>),
+    /// Learn names.
+    Name(Box<Naming>),
     /// Write everything out.
     Flush(oneshot::Sender<Result<(), StoreError>>),
 }
@@ -90,6 +101,7 @@ impl Writer {
                         // Nobody listens if the caller gave up; it is deleted all the same.
                         drop(reply.send(result));
                     }
+                    Command::Name(naming) => self.name(*naming),
                     Command::Append(first) => next = self.group(first, commands),
                 }
             }
@@ -154,13 +166,33 @@ impl Writer {
         // A record that could not be cut after a failed write may be found again: its number is never another one's.
         self.deletion_number = self.deletion_number.max(known.number()) + 1;
         let one = Numbered { number: self.deletion_number, deletion, is_erased: false };
-        let (mut payload, mut record) = (Bytes::default(), Vec::new());
+        let mut payload = Bytes::default();
         one.encode(&mut payload);
-        self.wal.frame(RECORD_DELETION, &payload.bytes, &mut record)?;
+        self.log(RECORD_DELETION, &payload.bytes)?;
+        self.engine.hide(one);
+        Ok(())
+    }
+
+    /// Makes names durable, then learns them and answers.
+    fn name(&mut self, naming: Naming) {
+        let Naming { mut prepared, encoded, queue_bytes, reply } = naming;
+        self.queue_bytes.fetch_sub(queue_bytes, Ordering::Relaxed);
+        let room = self.engine.check_room(&prepared.batch);
+        let result = room.and_then(|()| self.log(RECORD_NAMES, &encoded));
+        if result.is_ok() {
+            self.engine.name(&mut prepared);
+        }
+        // Nobody listens if the caller gave up; the names are learnt all the same.
+        drop(reply.send(result));
+    }
+
+    /// Makes one record durable.
+    fn log(&mut self, kind: u8, payload: &[u8]) -> Result<(), StoreError> {
+        let mut record = Vec::new();
+        self.wal.frame(kind, payload, &mut record)?;
         let written = self.wal.write(&record);
         written.map_err(|error| StoreError::io("writing the WAL in", &self.engine.dir, error))?;
         self.engine.counters.wal_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
-        self.engine.hide(one);
         Ok(())
     }
 
@@ -247,6 +279,10 @@ impl Writer {
         let (mut prepared, dropped, now_ms) = match record {
             Record::Deletion(one) => {
                 self.engine.hide(*one);
+                return 0;
+            }
+            Record::Names(mut prepared) => {
+                self.engine.name(&mut prepared);
                 return 0;
             }
             Record::Batch { prepared, dropped, now_ms } => (prepared, dropped, now_ms),

@@ -6,9 +6,12 @@ mod locks;
 mod names;
 mod scan;
 
-use super::{Ack, Deletion, DeletionId, ProfileStore, StoreError, StoreFuture, StoreStats};
+use super::{
+    Ack, Deletion, DeletionId, FileAddress, FileAddresses, ProfileStore, StoreError, StoreFuture,
+    StoreStats,
+};
 use crate::profile::{
-    Attribute, ProfileId, ProjectName, SeriesLabels, ValueType, WriteBatch,
+    Attribute, NewNames, ProfileId, ProjectName, SeriesLabels, ValueType, WriteBatch,
     identity::BatchIdentities,
 };
 use crate::query::{
@@ -176,6 +179,17 @@ impl ProfileStore for MemoryStore {
 
     fn erase(&self, _id: DeletionId) -> StoreFuture<'_, ()> {
         Box::pin(ready(Ok(())))
+    }
+
+    fn learn(&self, names: NewNames) -> StoreFuture<'_, ()> {
+        let mut inner = self.lock();
+        let project = inner.projects.entry(names.batch().project.clone()).or_default();
+        project.names.learn(names.batch(), &names.identities());
+        Box::pin(ready(Ok(())))
+    }
+
+    fn unnamed(&self, file: FileAddresses) -> StoreFuture<'_, Vec<FileAddress>> {
+        Box::pin(ready(self.ask(&file.project, |project| Ok(project.names.unnamed_of(&file)))))
     }
 
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree> {

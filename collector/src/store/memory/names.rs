@@ -1,10 +1,11 @@
 //! What the oracle knows of locations and functions: the best names seen.
 
-use crate::profile::WriteBatch;
 use crate::profile::identity::{
-    self, BatchIdentities, DisplayQuality, LineQuality, function_identity, module_name,
+    self, BatchIdentities, DisplayQuality, LineQuality, NameSource, function_identity, module_name,
 };
+use crate::profile::{LocationDef, MappingDef, WriteBatch};
 use crate::query::{FunctionInfo, FunctionNames};
+use crate::store::{FileAddress, FileAddresses, first_of};
 use hashbrown::HashMap;
 use proto::FrameKind;
 use std::sync::Arc;
@@ -18,6 +19,9 @@ pub(super) struct Names {
 #[derive(Debug)]
 struct Location {
     quality: LineQuality,
+    mapping: Option<MappingDef>,
+    address: u64,
+    kind: FrameKind,
     /// Identities of functions, innermost first; never empty.
     functions: Vec<u128>,
 }
@@ -51,12 +55,28 @@ impl Names {
                 functions.push(self.unnamed(location.kind, module, &name));
             }
             let (id, quality) = (identities.locations[at], identities.qualities[at]);
-            let known =
-                self.locations.entry(id).or_insert_with(|| Location { quality, functions: vec![] });
-            if known.functions.is_empty() || quality > known.quality {
-                *known = Location { quality, functions };
+            if self.locations.get(&id).is_none_or(|known| quality > known.quality) {
+                let mapping = location.mapping.map(|at| batch.mappings[at as usize].clone());
+                let &LocationDef { address, kind, .. } = location;
+                let learnt = Location { quality, mapping, address, kind, functions };
+                self.locations.insert(id, learnt);
             }
         }
+    }
+
+    /// Addresses of a file that no debug file has named.
+    pub(super) fn unnamed_of(&self, file: &FileAddresses) -> Vec<FileAddress> {
+        let found = self.locations.values().filter_map(|location| {
+            let &Location { address, kind, quality, ref mapping, .. } = location;
+            let mapping = mapping.as_ref()?;
+            let is_wanted = mapping.build_id.as_ref() == Some(&file.build_id)
+                && address > file.after
+                && identity::has_stable_addresses(kind)
+                && quality.source == NameSource::Sender;
+            let filename = Arc::clone(&mapping.filename);
+            is_wanted.then_some(FileAddress { address, filename, kind })
+        });
+        first_of(found.collect(), file.limit)
     }
 
     /// Functions of a location, innermost first.

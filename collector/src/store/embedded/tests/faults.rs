@@ -17,7 +17,11 @@ proptest! {
     #[test]
     fn a_power_cut_loses_nothing_acknowledged(
         batches in prop::collection::vec(
-            (sample_data::batches(), any::<bool>(), prop::option::of(sample_data::deletions())),
+            (
+                (sample_data::batches(), prop::option::of(sample_data::names())),
+                any::<bool>(),
+                prop::option::of(sample_data::deletions()),
+            ),
             1..8,
         ),
         selection in sample_data::selections(),
@@ -29,7 +33,19 @@ proptest! {
             let mut cuts = cuts.into_iter();
             let mut store = open_with(dir.path(), &files).unwrap();
             files.cut_after(cuts.next().unwrap());
-            for (batch, flush, deletion) in batches {
+            for ((batch, names), flush, deletion) in batches {
+                if let Some(names) = names {
+                    // Learnt before its acknowledgement is lost, or twice, they are the same.
+                    while store.learn(names.clone()).await.is_err() {
+                        drop(store);
+                        files.power_on();
+                        store = open_with(dir.path(), &files).unwrap();
+                        if let Some(cut) = cuts.next() {
+                            files.cut_after(cut);
+                        }
+                    }
+                    oracle.learn(names).await.unwrap();
+                }
                 loop {
                     let acknowledged = store.append(batch.clone()).await.is_ok();
                     if acknowledged && flush {
