@@ -19,7 +19,6 @@ pub(crate) struct Batches<'a> {
     /// Place of each function and stack in the batch that is made.
     functions: Places,
     stacks: Places,
-    sequence: u64,
 }
 
 /// Numbers in order of first use.
@@ -92,17 +91,16 @@ impl<'a> Batches<'a> {
             ],
             functions: Places::new(set.functions),
             stacks: Places::new(set.stacks()),
-            sequence: 0,
             empty,
         }
     }
 
-    /// Samples in order of time become a batch.
-    pub(crate) fn batch(&mut self, mut rows: Vec<Row>) -> WriteBatch {
+    /// Samples in order of time become a batch; by its number its profiles are known again.
+    pub(crate) fn batch(&mut self, mut rows: Vec<Row>, number: u64) -> WriteBatch {
         rows.sort_by_key(|row| row.series);
         let mut profiles = Vec::new();
-        for rows in rows.chunk_by(|a, b| a.series == b.series) {
-            profiles.push(self.profile(rows));
+        for (rows, sequence) in rows.chunk_by(|a, b| a.series == b.series).zip(1..) {
+            profiles.push(self.profile(rows, ProfileId::Agent { boot: number, sequence }));
         }
         let mut stacks = Vec::new();
         let mut service = 0;
@@ -137,7 +135,7 @@ impl<'a> Batches<'a> {
     }
 
     /// Samples of one series.
-    fn profile(&mut self, rows: &[Row]) -> ProfileDef {
+    fn profile(&mut self, rows: &[Row], id: ProfileId) -> ProfileDef {
         let series = &self.set.series[rows[0].series as usize];
         let first_stack = self.set.services[series.service].first_stack;
         let times = || rows.iter().map(|row| row.time_ms);
@@ -149,9 +147,8 @@ impl<'a> Batches<'a> {
             value: row.value,
         };
         let samples = rows.iter().map(sample).collect();
-        self.sequence += 1;
         ProfileDef {
-            id: ProfileId::Agent { boot: 1, sequence: self.sequence },
+            id,
             labels: self.labels[rows[0].series as usize].clone(),
             sample_type: self.types[series.kind as usize].clone(),
             period_type: self.types[Kind::Cpu as usize].clone(),

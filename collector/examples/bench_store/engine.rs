@@ -36,6 +36,8 @@ pub(crate) struct Engine<'a> {
 /// A batch, and whether the memtable is to be written out behind it.
 struct Part {
     batch: WriteBatch,
+    /// Samples and batches of the set up to its end.
+    behind: (usize, u64),
     samples: usize,
     ends: bool,
 }
@@ -43,6 +45,7 @@ struct Part {
 /// How writing went.
 #[derive(Default)]
 struct Written {
+    appended: usize,
     appending: Duration,
     flushing: Duration,
     /// Samples that were written to segments meanwhile.
@@ -67,9 +70,8 @@ impl Engine<'_> {
     /// Writes the set where it is not there yet, and asks all questions of it and of the peer.
     pub(crate) fn measure(&self, peer: &mut Option<Peer>) -> Result<()> {
         let path = self.folder.store();
-        if !self.folder.is_written()? {
+        if self.folder.written()?.0 < self.set.samples {
             self.write(&path)?;
-            self.folder.mark_written()?;
         }
         let start = Instant::now();
         let store = open(&path)?;
@@ -87,37 +89,42 @@ impl Engine<'_> {
         self.ask(&store, peer.as_mut(), false)
     }
 
-    /// Appends the set in order of time, and has its hours written to segments.
+    /// Appends the set in order of time, and has its hours written to segments. It goes on where it ended: what is in
+    /// segments without a mark is appended again, and known by its ids.
     fn write(&self, path: &Path) -> Result<()> {
-        let samples = self.set.samples;
-        progress(&format!("writing {samples} samples"));
+        let (set, from) = (self.set, self.folder.written()?);
+        progress(&format!("writing {} samples behind the first {}", set.samples - from.0, from.0));
         let store = open(path)?;
         let (sender, parts): (SyncSender<Part>, Receiver<Part>) = sync_channel(2);
-        let set = self.set;
         let written = std::thread::scope(|scope| {
-            scope.spawn(move || make_parts(set, &sender));
+            scope.spawn(move || make_parts(set, from, &sender));
             let mut written = Written::default();
             for part in parts {
                 self.take(&store, part, &mut written)?;
             }
             anyhow::Ok(written)
         })?;
-        let Written { appending, flushing, flushed, .. } = written;
+        let Written { appended, appending, flushing, flushed, .. } = written;
         let stored = self.runtime.block_on(store.stats())?.samples_stored;
-        ensure!(stored == samples as u64, "{stored} samples stored of {samples}");
-        ensure!(flushed > 0, "no memtable was written out as a whole");
+        ensure!(stored == appended as u64, "{stored} samples stored of {appended}");
         let rate = |samples: usize, took: Duration| crate::float(samples) / took.as_secs_f64();
         let say = |figure, value| self.report.say(figure, value, "samples/s");
-        say("append_samples_per_s", rate(samples, appending))?;
-        say("segment_write_samples_per_s", rate(flushed, flushing))
+        say("append_samples_per_s", rate(appended, appending))?;
+        if flushed > 0 {
+            say("segment_write_samples_per_s", rate(flushed, flushing))?;
+        }
+        Ok(())
     }
 
     fn take(&self, store: &EmbeddedStore, part: Part, written: &mut Written) -> Result<()> {
-        let Part { batch, samples, ends } = part;
+        let Part { batch, behind, samples, ends } = part;
         let start = Instant::now();
-        self.runtime.block_on(store.append(batch))?;
-        written.appending += start.elapsed();
-        written.waiting += samples;
+        let ack = self.runtime.block_on(store.append(batch))?;
+        if ack.repeated.is_empty() {
+            written.appending += start.elapsed();
+            written.appended += samples;
+            written.waiting += samples;
+        }
         if ends {
             let before = self.runtime.block_on(store.stats())?.segments;
             let start = Instant::now();
@@ -127,6 +134,7 @@ impl Engine<'_> {
                 written.flushing += start.elapsed();
                 written.flushed += written.waiting;
             }
+            self.folder.mark_written(behind.0, behind.1)?;
             written.waiting = 0;
             written.segments = self.runtime.block_on(store.stats())?.segments;
         }
@@ -197,12 +205,12 @@ impl Engine<'_> {
     }
 }
 
-/// The set in batches; ends early if nobody takes them.
-fn make_parts(set: &DataSet, parts: &SyncSender<Part>) {
+/// The set in batches behind so many samples and batches; ends early if nobody takes them.
+fn make_parts(set: &DataSet, (samples, mut batch): (usize, u64), parts: &SyncSender<Part>) {
     let mut batches = Batches::new(set);
     let mut rows: Vec<Row> = Vec::with_capacity(BATCH);
-    let mut waiting = 0;
-    let mut all = set.rows().peekable();
+    let (mut behind, mut waiting) = (samples, 0);
+    let mut all = set.rows().skip(samples).peekable();
     while let Some(row) = all.next() {
         let hour = row.time_ms.div_euclid(HOUR_MS);
         rows.push(row);
@@ -212,11 +220,13 @@ fn make_parts(set: &DataSet, parts: &SyncSender<Part>) {
             continue;
         }
         let samples = rows.len();
+        behind += samples;
         waiting += samples;
+        batch += 1;
         let ends = is_hour_over && waiting >= FLUSH || next.is_none();
         waiting = if ends { 0 } else { waiting };
-        let batch = batches.batch(std::mem::take(&mut rows));
-        if parts.send(Part { batch, samples, ends }).is_err() {
+        let whole = batches.batch(std::mem::take(&mut rows), batch);
+        if parts.send(Part { batch: whole, behind: (behind, batch), samples, ends }).is_err() {
             return;
         }
     }

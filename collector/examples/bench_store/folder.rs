@@ -56,13 +56,19 @@ impl Folder {
         Ok(path)
     }
 
-    /// Whether all of the set is in the store; what is left of an attempt is removed.
-    pub(crate) fn is_written(&self) -> Result<bool> {
-        self.is_done("store.written", &self.store())
+    /// How much of the set is in segments: samples and batches.
+    pub(crate) fn written(&self) -> Result<(usize, u64)> {
+        if !self.is_begun("store.written", &self.store())? {
+            return Ok((0, 0));
+        }
+        let text = fs::read_to_string(self.root.join("store.written"))?;
+        let numbers = text.lines().nth(1).and_then(|line| line.split_once(' '));
+        let (samples, batches) = numbers.context("store.written says nothing")?;
+        Ok((samples.parse()?, batches.parse()?))
     }
 
-    pub(crate) fn mark_written(&self) -> Result<()> {
-        self.mark("store.written")
+    pub(crate) fn mark_written(&self, samples: usize, batches: u64) -> Result<()> {
+        self.mark("store.written", &format!("{samples} {batches}"))
     }
 
     pub(crate) fn is_merged(&self) -> bool {
@@ -70,26 +76,29 @@ impl Folder {
     }
 
     pub(crate) fn mark_merged(&self) -> Result<()> {
-        self.mark("store.merged")
+        self.mark("store.merged", "")
     }
 
-    /// The same of the peer.
+    /// Whether all of the set is in the peer.
     pub(crate) fn has_peer(&self) -> Result<bool> {
-        self.is_done("chdb.written", &self.peer())
+        self.is_begun("chdb.written", &self.peer())
     }
 
     pub(crate) fn mark_peer(&self) -> Result<()> {
-        self.mark("chdb.written")
+        self.mark("chdb.written", "")
     }
 
-    fn mark(&self, name: &str) -> Result<()> {
-        Ok(fs::write(self.root.join(name), &self.set)?)
+    /// Whoever reads it finds the old text or the new one.
+    fn mark(&self, name: &str, how_far: &str) -> Result<()> {
+        let new = self.root.join("new");
+        fs::write(&new, format!("{}\n{how_far}\n", self.set))?;
+        Ok(fs::rename(&new, self.root.join(name))?)
     }
 
-    fn is_done(&self, name: &str, data: &Path) -> Result<bool> {
-        let mark = self.root.join(name);
-        if let Ok(set) = fs::read_to_string(&mark) {
-            let root = self.root.display();
+    /// False if there is nothing of the set yet; what is left of an attempt is removed.
+    fn is_begun(&self, name: &str, data: &Path) -> Result<bool> {
+        if let Ok(text) = fs::read_to_string(self.root.join(name)) {
+            let (set, root) = (text.lines().next().unwrap_or_default(), self.root.display());
             ensure!(set == self.set, "{root} holds another set ({set}, not {})", self.set);
             return Ok(true);
         }

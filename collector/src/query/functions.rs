@@ -1,6 +1,7 @@
 //! Functions in answers: where their names come from, and the order of the top table.
 
 use super::{FunctionInfo, FunctionRow, Overflow};
+use proto::FrameKind;
 use std::cmp::Ordering;
 
 /// Names of the functions that a merge speaks of, by the engine's own numbers.
@@ -9,6 +10,10 @@ pub trait FunctionNames {
     fn info(&self, function: u32) -> FunctionInfo;
     /// Its identity, the same in every engine: the last tie-break of every order.
     fn identity(&self, function: u32) -> u128;
+    /// True if it is no code, but says something about the stack.
+    fn is_marker(&self, function: u32) -> bool {
+        self.info(function).kind == FrameKind::Marker
+    }
     /// The order of two functions: by all that is shown of them, then by identity.
     fn compare(&self, a: u32, b: u32) -> Ordering {
         (self.info(a), self.identity(a)).cmp(&(self.info(b), self.identity(b)))

@@ -100,6 +100,10 @@ impl FunctionNames for Named<'_> {
         }
     }
 
+    fn is_marker(&self, function: u32) -> bool {
+        self.value(function).is_some() || self.functions.is_marker(function)
+    }
+
     fn compare(&self, a: u32, b: u32) -> Ordering {
         match (self.value(a), self.value(b)) {
             (None, None) => self.functions.compare(a, b),

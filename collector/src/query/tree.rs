@@ -2,6 +2,8 @@
 //! when all addresses of a function are one node: pruned earlier, many small addresses of one hot function
 //! would vanish. Every choice depends on values and identities alone, never on the order of nodes.
 
+mod pruning;
+
 use super::{FlameTree, FunctionInfo, FunctionNames, Overflow};
 use crate::limits::FUNCTIONS_MAX;
 use hashbrown::HashMap;
@@ -81,15 +83,14 @@ impl MergedTree {
         options: ShapeOptions,
     ) -> Result<FlameTree, Overflow> {
         let totals = self.totals()?;
-        let kept = Selection::of(self, names, options).kept;
-        let mut children = Children::of(self, &kept, &totals, names);
-        let mut answer = Answer::new(self, &totals, children.list.len() + 1);
+        let kept = Kept::of(self, &totals, &pruning::kept(self, &totals, names, options));
+        let children = Children::of(&kept, names);
+        let mut answer = Answer::new(&kept);
         let mut pending = vec![(0_u32, 0_u32)];
         while let Some((node, depth)) = pending.pop() {
-            let hidden = children.hidden(node)?;
-            answer.push(node, depth, hidden, names);
+            answer.push(node, depth, children.hidden(&kept, node)?, names);
             let from = pending.len();
-            pending.extend(children.take(node).iter().map(|&child| (child, depth + 1)));
+            pending.extend(children.of_node(node).iter().map(|&child| (child, depth + 1)));
             pending[from..].reverse();
         }
         answer.tree.cut = self.cut(&totals, names)?;
@@ -103,12 +104,13 @@ impl MergedTree {
         totals: &[i64],
         names: &dyn FunctionNames,
     ) -> Result<Vec<(Arc<str>, i64)>, Overflow> {
-        let mut markers: ByFunction<Option<Arc<str>>> = ByFunction::default();
+        let mut markers: ByFunction<bool> = ByFunction::default();
         let mut sums: BTreeMap<Arc<str>, i128> = BTreeMap::new();
         for (&function, &total) in self.function.iter().zip(totals).skip(1) {
-            let marker = markers.get_or_make(function, || marker_of_cut(names, function));
-            if let Some(marker) = marker {
-                *sums.entry(Arc::clone(marker)).or_default() += i128::from(total);
+            if *markers.get_or_make(function, || names.is_marker(function))
+                && let Some(marker) = marker_of_cut(names, function)
+            {
+                *sums.entry(marker).or_default() += i128::from(total);
             }
         }
         let narrow = |(marker, sum)| Ok((marker, Overflow::check(sum, "what was cut")?));
@@ -154,6 +156,19 @@ impl<T> ByFunction<T> {
         }
         self.near[at].get_or_insert_with(make)
     }
+
+    fn get_mut(&mut self, function: u32) -> Option<&mut T> {
+        match function as usize {
+            at if at >= FUNCTIONS_MAX => self.far.get_mut(&function),
+            at => self.near.get_mut(at)?.as_mut(),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        let near =
+            (0..).zip(&self.near).filter_map(|(function, it)| Some((function, it.as_ref()?)));
+        near.chain(self.far.iter().map(|(&function, it)| (function, it)))
+    }
 }
 
 /// The name of a function that marks a stack as cut.
@@ -166,179 +181,92 @@ fn marker_of_cut(names: &dyn FunctionNames, function: u32) -> Option<Arc<str>> {
     (kind == FrameKind::Marker && cut).then_some(name)
 }
 
-/// Which nodes survive pruning.
-struct Selection {
-    kept: Vec<bool>,
+/// The nodes that survive pruning, numbered anew in the same order.
+struct Kept {
+    parent: Vec<NodeId>,
+    function: Vec<u32>,
+    self_value: Vec<i64>,
+    total: Vec<i64>,
+    inlined: Vec<bool>,
 }
 
-impl Selection {
-    fn of(tree: &MergedTree, names: &dyn FunctionNames, options: ShapeOptions) -> Self {
-        let budget = options.nodes_max.max(1);
-        if tree.len() <= budget {
-            return Self { kept: vec![true; tree.len()] };
-        }
-        let paths = Paths::of(tree, names);
-        let mut selection = Self { kept: vec![false; tree.len()] };
-        selection.kept[0] = true;
-        let mut left = budget - 1;
-        for node in heaviest_nodes(tree, names, &paths, options.keep_self_top) {
-            left = selection.keep_with_ancestors(tree, node, left);
-        }
-        selection.fill(tree, &paths, left);
-        selection
-    }
-
-    /// Keeps a node and its ancestors if all of them fit into what is left; answers what is left then.
-    fn keep_with_ancestors(&mut self, tree: &MergedTree, node: NodeId, left: usize) -> usize {
-        let mut missing = Vec::new();
-        let mut at = node as usize;
-        while !self.kept[at] {
-            missing.push(at);
-            at = tree.parent[at] as usize;
-        }
-        if missing.len() > left {
-            return left;
-        }
-        let count = missing.len();
-        missing.into_iter().for_each(|index| self.kept[index] = true);
-        left - count
-    }
-
-    /// Fills up with the heaviest nodes; of equally heavy ones the shallower first, then by path.
-    fn fill(&mut self, tree: &MergedTree, paths: &Paths, left: usize) {
-        if left == 0 {
-            return;
-        }
-        let weights = tree.weights();
-        let mut candidates: Vec<u32> =
-            (0..).zip(&self.kept).filter_map(|(node, kept)| (!kept).then_some(node)).collect();
-        let key = |&node: &u32| {
-            let node = node as usize;
-            (std::cmp::Reverse(weights[node]), paths.depth[node], paths.hash[node])
+impl Kept {
+    fn of(tree: &MergedTree, totals: &[i64], kept: &[bool]) -> Self {
+        let nodes: Vec<usize> = (0..tree.len()).filter(|&node| kept[node]).collect();
+        // Untouched places of this table take no memory.
+        let mut numbers = vec![0_u32; tree.len()];
+        let parent = |(number, &node): (u32, &usize)| {
+            numbers[node] = number;
+            numbers[tree.parent[node] as usize]
         };
-        if left < candidates.len() {
-            candidates.select_nth_unstable_by_key(left, key);
-            candidates.truncate(left);
+        Self {
+            parent: (0..).zip(&nodes).map(parent).collect(),
+            function: nodes.iter().map(|&node| tree.function[node]).collect(),
+            self_value: nodes.iter().map(|&node| tree.self_value[node]).collect(),
+            total: nodes.iter().map(|&node| totals[node]).collect(),
+            inlined: nodes.iter().map(|&node| tree.inlined[node]).collect(),
         }
-        candidates.into_iter().for_each(|node| self.kept[node as usize] = true);
+    }
+
+    fn len(&self) -> usize {
+        self.parent.len()
     }
 }
 
-/// For each of the functions with the largest self values, its node with the largest.
-fn heaviest_nodes(
-    tree: &MergedTree,
-    names: &dyn FunctionNames,
-    paths: &Paths,
-    keep_self_top: usize,
-) -> Vec<NodeId> {
-    let mut functions: HashMap<u32, (i128, u32)> = HashMap::new();
-    for (node, &value) in (0..).zip(&tree.self_value).skip(1).filter(|&(_, &value)| value != 0) {
-        let (sum, best) = functions.entry(tree.function[node as usize]).or_insert((0, node));
-        *sum += i128::from(value);
-        let rank = |node: u32| {
-            let node = node as usize;
-            (tree.self_value[node].unsigned_abs(), paths.hash[node])
-        };
-        if rank(node) > rank(*best) {
-            *best = node;
-        }
-    }
-    let mut ranked: Vec<_> = functions
-        .into_iter()
-        .map(|(function, (sum, node))| (sum.unsigned_abs(), names.identity(function), node))
-        .collect();
-    ranked.sort_unstable_by(|a, b| b.cmp(a));
-    ranked.into_iter().take(keep_self_top).map(|(_, _, node)| node).collect()
-}
-
-/// Depth and a hash of the functions on the way from the root, for each node.
-struct Paths {
-    depth: Vec<u32>,
-    hash: Vec<u64>,
-}
-
-impl Paths {
-    fn of(tree: &MergedTree, names: &dyn FunctionNames) -> Self {
-        let mut depth = vec![0_u32; tree.len()];
-        let mut hash = vec![0_u64; tree.len()];
-        let mut identities: ByFunction<[u8; 16]> = ByFunction::default();
-        for node in 1..tree.len() {
-            let parent = tree.parent[node] as usize;
-            depth[node] = depth[parent] + 1;
-            let function = tree.function[node];
-            let identity =
-                identities.get_or_make(function, || names.identity(function).to_le_bytes());
-            hash[node] = xxhash_rust::xxh3::xxh3_64_with_seed(identity, hash[parent]);
-        }
-        Self { depth, hash }
-    }
-}
-
-/// Kept children of every node, heaviest first, and what is hidden below it.
+/// Children of every node, heaviest first.
 struct Children {
     /// Where the children of node i begin in `list`; one entry more than nodes.
     start: Vec<u32>,
     list: Vec<NodeId>,
-    /// Empty if nothing is.
-    hidden: Vec<i128>,
 }
 
 impl Children {
-    fn of(tree: &MergedTree, kept: &[bool], totals: &[i64], names: &dyn FunctionNames) -> Self {
-        let mut start = vec![0_u32; tree.len() + 1];
-        let mut hidden = Vec::new();
-        for node in 1..tree.len() {
-            let parent = tree.parent[node] as usize;
-            if kept[node] {
-                start[parent + 1] += 1;
-            } else if kept[parent] {
-                hidden.resize(tree.len(), 0_i128);
-                hidden[parent] += i128::from(totals[node]);
-            }
-        }
-        for node in 0..tree.len() {
+    fn of(kept: &Kept, names: &dyn FunctionNames) -> Self {
+        let mut start = vec![0_u32; kept.len() + 1];
+        kept.parent.iter().skip(1).for_each(|&parent| start[parent as usize + 1] += 1);
+        for node in 0..kept.len() {
             start[node + 1] += start[node];
         }
         let mut next = start.clone();
-        let mut list = vec![0; start[tree.len()] as usize];
-        for node in (1..tree.len()).filter(|&node| kept[node]) {
-            let at = &mut next[tree.parent[node] as usize];
-            list[*at as usize] = u32::try_from(node).unwrap_or(u32::MAX);
+        let mut list = vec![0; start[kept.len()] as usize];
+        for (node, &parent) in (0_u32..).zip(&kept.parent).skip(1) {
+            let at = &mut next[parent as usize];
+            list[*at as usize] = node;
             *at += 1;
         }
-        let mut children = Self { start, list, hidden };
-        for node in (0..tree.len()).filter(|&node| kept[node]) {
-            let range = children.start[node] as usize..children.start[node + 1] as usize;
-            children.list[range].sort_unstable_by(|&a, &b| {
-                let function = |node: u32| tree.function[node as usize];
-                let by_total = totals[b as usize].cmp(&totals[a as usize]);
-                by_total.then_with(|| names.compare(function(a), function(b)))
+        for range in start.windows(2) {
+            list[range[0] as usize..range[1] as usize].sort_unstable_by(|&a, &b| {
+                let [a, b] = [a as usize, b as usize];
+                let by_total = kept.total[b].cmp(&kept.total[a]);
+                by_total.then_with(|| names.compare(kept.function[a], kept.function[b]))
             });
         }
-        children
+        Self { start, list }
     }
 
-    fn take(&mut self, node: NodeId) -> &[NodeId] {
+    fn of_node(&self, node: NodeId) -> &[NodeId] {
         let node = node as usize;
         &self.list[self.start[node] as usize..self.start[node + 1] as usize]
     }
 
-    fn hidden(&self, node: NodeId) -> Result<i64, Overflow> {
-        let hidden = self.hidden.get(node as usize);
-        Overflow::check(hidden.copied().unwrap_or(0), "hidden nodes")
+    /// What a node has beside itself and these children.
+    fn hidden(&self, kept: &Kept, node: NodeId) -> Result<i64, Overflow> {
+        let at = node as usize;
+        let shown = self.of_node(node).iter().map(|&child| i128::from(kept.total[child as usize]));
+        let below = i128::from(kept.total[at]) - i128::from(kept.self_value[at]);
+        Overflow::check(below - shown.sum::<i128>(), "hidden nodes")
     }
 }
 
 /// The answer under construction.
 struct Answer<'a> {
-    source: &'a MergedTree,
-    totals: &'a [i64],
+    source: &'a Kept,
     numbers: ByFunction<u32>,
     tree: FlameTree,
 }
 
 impl<'a> Answer<'a> {
-    fn new(source: &'a MergedTree, totals: &'a [i64], nodes: usize) -> Self {
+    fn new(source: &'a Kept) -> Self {
         let root = FunctionInfo {
             name: Arc::from("total"),
             file: Arc::from(""),
@@ -347,6 +275,7 @@ impl<'a> Answer<'a> {
             module: Arc::from(""),
             named: true,
         };
+        let nodes = source.len();
         let tree = FlameTree {
             functions: vec![root],
             node_function: Vec::with_capacity(nodes),
@@ -357,7 +286,7 @@ impl<'a> Answer<'a> {
             node_inlined: Vec::with_capacity(nodes),
             ..FlameTree::default()
         };
-        Self { source, totals, numbers: ByFunction::default(), tree }
+        Self { source, numbers: ByFunction::default(), tree }
     }
 
     fn push(&mut self, node: NodeId, depth: u32, hidden: i64, names: &dyn FunctionNames) {
@@ -373,7 +302,7 @@ impl<'a> Answer<'a> {
             })
         };
         self.tree.node_function.push(number);
-        self.tree.node_total.push(self.totals[index]);
+        self.tree.node_total.push(self.source.total[index]);
         self.tree.node_self.push(self.source.self_value[index]);
         self.tree.node_depth.push(depth);
         self.tree.node_hidden.push(hidden);

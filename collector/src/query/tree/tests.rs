@@ -151,3 +151,41 @@ proptest! {
         }
     }
 }
+
+/// The heaviest nodes, of equally heavy ones the shallower first, then by path: as the rule says it.
+fn heaviest(source: &MergedTree, count: usize) -> Vec<bool> {
+    let weights = source.weights();
+    let (mut depth, mut hash) = (vec![0_u32; source.len()], vec![0_u64; source.len()]);
+    for node in 1..source.len() {
+        let parent = source.parent[node] as usize;
+        depth[node] = depth[parent] + 1;
+        let identity = Numbers.identity(source.function[node]).to_le_bytes();
+        hash[node] = xxhash_rust::xxh3::xxh3_64_with_seed(&identity, hash[parent]);
+    }
+    let mut order: Vec<usize> = (1..source.len()).collect();
+    order.sort_by_key(|&node| (std::cmp::Reverse(weights[node]), depth[node], hash[node]));
+    let mut kept = vec![false; source.len()];
+    kept[0] = true;
+    order.iter().take(count).for_each(|&node| kept[node] = true);
+    kept
+}
+
+proptest! {
+    #[test]
+    fn the_heaviest_are_kept(source in trees(), nodes_max in 1_usize..60, factor in 1_i64..2_000) {
+        let mut source = source;
+        source.self_value.iter_mut().for_each(|value| *value *= factor);
+        let options = ShapeOptions { nodes_max, keep_self_top: 0 };
+        let kept = pruning::kept(&source, &source.totals().unwrap(), &Numbers, options);
+        prop_assert_eq!(kept, heaviest(&source, nodes_max - 1));
+    }
+
+    #[test]
+    fn without_negative_values_too(source in trees(), nodes_max in 1_usize..60, most in 1_i64..20) {
+        let mut source = source;
+        source.self_value.iter_mut().for_each(|value| *value = (*value).clamp(0, most));
+        let options = ShapeOptions { nodes_max, keep_self_top: 0 };
+        let kept = pruning::kept(&source, &source.totals().unwrap(), &Numbers, options);
+        prop_assert_eq!(kept, heaviest(&source, nodes_max - 1));
+    }
+}

@@ -389,6 +389,10 @@ impl FunctionNames for Symbols {
         self.functions[function as usize].identity
     }
 
+    fn is_marker(&self, function: u32) -> bool {
+        self.functions[function as usize].info.kind == FrameKind::Marker
+    }
+
     /// Without copies of what is compared: a large tree has a million pairs of equal siblings.
     fn compare(&self, a: u32, b: u32) -> Ordering {
         let [a, b] = [a, b].map(|function| &self.functions[function as usize]);
