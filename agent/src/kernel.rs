@@ -66,6 +66,20 @@ impl KernelVersion {
             _ => false,
         }
     }
+
+    /// True for kernels on which one link takes a program of probes to many places of a file, and away from them behind one
+    /// grace period (`BPF_TRACE_UPROBE_MULTI`). There are such links since 6.6, but one that found no descriptor left its
+    /// probes in freed memory (`bpf_uprobe_multi_link_attach`, mended in August 2024), and distributions have that or not.
+    #[must_use]
+    pub const fn links_probes(self) -> bool {
+        self.major > 6 || self.major == 6 && self.minor >= 12
+    }
+
+    /// Of the kernel that runs, as it calls itself.
+    #[must_use]
+    pub fn running() -> Option<Self> {
+        Self::parse(&rustix::system::uname().release().to_string_lossy())
+    }
 }
 
 /// What the decision needs to know of the running kernel.
@@ -216,6 +230,15 @@ mod tests {
         KernelFacts, KernelVersion, allows_libc_probes, hardening_off_at_boot, offers_shadow_stacks,
     };
     use std::path::Path;
+
+    #[test]
+    fn which_kernels_link_probes() {
+        let links = |text| KernelVersion::parse(text).unwrap().links_probes();
+        assert!(
+            ["6.12.0", "6.12.0-124.8.1.el10_1.x86_64", "6.18.44", "7.0.1"].into_iter().all(links)
+        );
+        assert!(!["5.14.0-427.13.1.el9_4.x86_64", "6.1.192", "6.11.9"].into_iter().any(links));
+    }
 
     #[test]
     fn versions_of_sources() {

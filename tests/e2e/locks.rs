@@ -172,9 +172,7 @@ fn waiters_and_holders_in_the_answer() {
     let Some(program) = Library::Glibc.program() else { return };
     let collector = Collector::start();
     let metrics = Metrics::somewhere();
-    let probes = ["--lock-probes", "waiting"].map(str::to_owned);
-    let arguments = metrics.arguments().into_iter().chain(probes).collect();
-    let options = AgentOptions { arguments, ..AgentOptions::at(19) };
+    let options = AgentOptions { arguments: metrics.arguments(), ..AgentOptions::at(19) };
     let agent = Agent::start(&collector.grpc_url(), &options);
     let truth = truth(&program.start("mutex", ANSWER_MILLISECONDS, true).finish(LIFE_MAX));
     assert!(truth.beside > BESIDE_A_SECOND_MIN * ANSWER_MILLISECONDS / 1000, "{truth:?}");
@@ -233,7 +231,8 @@ fn in_a_pid_namespace() {
     let of_waiter: Vec<&WaitObservation> = of_waiter.collect();
     let sums = Sums { waits: &of_waiter };
     let held = sums.of(|wait| wait.lock_owner == holder);
-    at_least("held by it", held, number(sums.of(|_| true)) * ADDRESS_SHARE_MIN)
+    let sampled = sums.of(|wait| !wait.is_not_sampled());
+    at_least("held by it", held, number(sampled) * ADDRESS_SHARE_MIN)
         .unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
@@ -467,8 +466,11 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
     let named = !way.jumps || Path::new("/usr/lib/debug/.build-id").is_dir();
     let (reason, kind) = if named { (way.reason, way.kind) } else { ("futex", "") };
     let waited = sums.of(|wait| wait.is_off_cpu() && wait.reason == reason);
-    // Where no stack was taken nobody knows what a futex is for.
-    let unsure = |wait: &WaitObservation| wait.reason == "futex" && wait.is_not_sampled();
+    // Where no stack was taken nobody knows what a futex is for, or which lock a probe met.
+    let unsure = |wait: &WaitObservation| {
+        let lock = !kind.is_empty() && wait.reason == "lock" && wait.lock_kind == "unknown";
+        (wait.reason == "futex" || lock) && wait.is_not_sampled()
+    };
     let unsure_ns = sums.of(|wait| wait.is_off_cpu() && unsure(wait));
     // The program's clock also runs while it would go on and another thread has its CPU.
     let preempted_ns = sums.of(|wait| wait.kind == "off_cpu_preempted");
@@ -499,6 +501,8 @@ fn judge(way: &Way, truth: &WaitTruth, waits: &[&WaitObservation]) -> Result<(),
     let unsure_count = sums.of(|wait| is_count(wait) && unsure(wait));
     let count = sums.of(|wait| wait.kind == "lock_contentions");
     at_least("contentions", count + unsure_count + 3, number(truth.waits))?;
+    // Nobody knows which lock it was where no stack was taken.
+    let locks = sums.of(|wait| wait.is_lock() && !wait.is_not_sampled());
     if truth.lock != 0 {
         let address = format!("{:#x}", truth.lock);
         let there = sums.of(|wait| wait.is_lock() && wait.lock_address == address);

@@ -54,6 +54,9 @@ pub(crate) fn check(
             let libc_ns = sampler.libc_probes().and_then(|probes| Some(probes.cost_ns().ok()?.ns));
             // The programs of Go walk with `bpf_loop` alone.
             let probed = (go_ns.is_some() || kernel < BPF_LOOP) && libc_ns.is_some();
+            let linked = sampler.lock_probes().is_none_or(|probes| probes.are_linked())
+                && sampler.libc_probes().is_some_and(|probes| probes.are_linked());
+            let probed = probed && linked == kernel.links_probes();
             let knows_form = form != FormChoice::BpfLoop || kernel >= BPF_LOOP;
             let passed = !programs.is_empty() && probed && knows_form;
             report.line(
@@ -68,6 +71,7 @@ pub(crate) fn check(
                     ("build_ids", &build_ids),
                     ("go_probe_ns", &format!("{go_ns:?}")),
                     ("libc_probe_ns", &format!("{libc_ns:?}")),
+                    ("probes_linked", &linked),
                 ],
             );
             Some(sampler)

@@ -2,16 +2,17 @@
 //! be probed, `probes` says.
 
 use super::loader;
-use super::user_probe::{self, Attached, ProbeKind};
+use super::probe_programs::ProbePrograms;
+use super::user_probe::{Attached, ProbeProgram};
 use super::{BpfError, Record, WaitingGoroutine, decode, raw};
-use crate::address::{AbsAddr, Pid, Tid};
+use crate::address::{AbsAddr, FileOffset, Pid, Tid};
 use crate::clock::MonotonicNs;
 use crate::limits::{POLL_RECORDS_MAX, THREADS_PER_READING};
 use crate::probes::ProbedFunction;
 use agent_ebpf::lock::{Goroutine, LockFacts};
 use aya::Ebpf;
 use aya::maps::{HashMap, IterableMap as _, MapData, RingBuf};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 /// The maps of the programs.
@@ -25,22 +26,20 @@ pub(super) struct GoLocks {
 /// Attaches the programs. Works on its own: attaching takes its time. Clones share the programs.
 #[derive(Clone, Debug)]
 pub struct LockProbes {
-    enter: Arc<OwnedFd>,
-    leave: Arc<OwnedFd>,
-    kind: ProbeKind,
+    enter: Arc<ProbeProgram>,
+    leave: Arc<ProbeProgram>,
 }
 
 impl GoLocks {
     /// Loads the programs. A kernel that refuses them costs this feature alone.
-    pub(super) fn load(ebpf: &mut Ebpf) -> Result<Self, BpfError> {
-        let kind = ProbeKind::read()?;
-        let enter = Arc::new(user_probe::load_program(ebpf, "go_lock_enter")?);
-        let leave = Arc::new(user_probe::load_program(ebpf, "go_lock_return")?);
+    pub(super) fn load(ebpf: &mut Ebpf, programs: &ProbePrograms) -> Result<Self, BpfError> {
+        let enter = Arc::new(programs.load(ebpf, "go_lock_enter")?);
+        let leave = Arc::new(programs.load(ebpf, "go_lock_return")?);
         Ok(Self {
             records: loader::take_map(ebpf, "LOCK_WAITS")?,
             goroutines: loader::take_map(ebpf, "GOROUTINES")?,
             thin: loader::take_map(ebpf, "THIN")?,
-            probes: LockProbes { enter, leave, kind },
+            probes: LockProbes { enter, leave },
         })
     }
 
@@ -108,6 +107,12 @@ fn waiting((&key, facts): (&Goroutine, &LockFacts)) -> Option<WaitingGoroutine> 
 }
 
 impl LockProbes {
+    /// True if all places of a file cost no more than one.
+    #[must_use]
+    pub fn are_linked(&self) -> bool {
+        self.enter.is_linked() && self.leave.is_linked()
+    }
+
     /// Probes these functions of `file` in every process that maps it, now and later.
     ///
     /// # Errors
@@ -117,15 +122,12 @@ impl LockProbes {
         file: BorrowedFd<'_>,
         functions: &[ProbedFunction],
     ) -> Result<Attached, BpfError> {
-        let mut events = Vec::new();
-        for function in functions {
-            // The returns first: a wait whose beginning is seen is then seen to end.
-            for at in &function.returns {
-                events.push(self.kind.attach(file, *at, &self.leave)?);
-            }
-            events.push(self.kind.attach(file, function.entry, &self.enter)?);
-        }
-        Ok(Attached { events })
+        let (entries, returns) = places(functions);
+        let mut attached = Attached::default();
+        // The returns first: a wait whose beginning is seen is then seen to end.
+        self.leave.attach(file, &returns, &mut attached)?;
+        self.enter.attach(file, &entries, &mut attached)?;
+        Ok(attached)
     }
 
     /// The first program at every place of a function.
@@ -134,8 +136,16 @@ impl LockProbes {
         file: BorrowedFd<'_>,
         function: &ProbedFunction,
     ) -> Result<Attached, BpfError> {
-        let places = function.returns.iter().chain([&function.entry]);
-        let events = places.map(|at| self.kind.attach(file, *at, &self.enter));
-        Ok(Attached { events: events.collect::<Result<_, _>>()? })
+        let (entries, returns) = places(std::slice::from_ref(function));
+        let mut attached = Attached::default();
+        self.enter.attach(file, &[returns, entries].concat(), &mut attached)?;
+        Ok(attached)
     }
+}
+
+/// Entries and returns.
+fn places(functions: &[ProbedFunction]) -> (Vec<FileOffset>, Vec<FileOffset>) {
+    let entries = functions.iter().map(|function| function.entry);
+    let returns = functions.iter().flat_map(|function| &function.returns);
+    (entries.collect(), returns.copied().collect())
 }

@@ -285,7 +285,7 @@ pub(super) fn map_bytes(ebpf: &Ebpf) -> Result<u64, BpfError> {
     ebpf.maps().try_fold(0u64, |sum, (_, map)| Ok(sum + super::raw::map_bytes(map_fd(map))?))
 }
 
-fn map_fd(map: &Map) -> std::os::fd::BorrowedFd<'_> {
+pub(super) fn map_fd(map: &Map) -> std::os::fd::BorrowedFd<'_> {
     use std::os::fd::AsFd as _;
     let data: &MapData = match map {
         Map::Array(data)

@@ -16,6 +16,7 @@ mod object;
 mod order;
 mod perf;
 mod probe_cost;
+mod probe_programs;
 mod raw;
 mod sampler;
 mod statistics;

@@ -76,7 +76,7 @@ impl LibcProbes {
         let (file, place) = own_place(vesta_calls as *const () as u64)?;
         let call = WaitingCall { place: FileOffset(place), form: LockForm::GlibcMutex };
         let mut attached = Attached::default();
-        self.attach(file.as_fd(), call, &mut attached)?;
+        self.attach_next(file.as_fd(), &mut vec![call], &mut attached)?;
         // SAFETY: the function calls a return and returns; it changes nothing.
         Ok(measured(attached, 1, || unsafe { vesta_calls() }))
     }

@@ -1,7 +1,9 @@
 //! The few bpf(2) calls that aya 0.14 does not offer. No knowledge of profiles.
 
 use super::BpfError;
-use aya_obj::generated::{bpf_attr, bpf_cmd, bpf_map_type};
+use aya_obj::generated::{bpf_attach_type, bpf_attr, bpf_cmd, bpf_map_type, bpf_prog_type};
+use aya_obj::{Function, Program};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
@@ -28,13 +30,64 @@ fn zeroed() -> bpf_attr {
 
 /// Describes a map value of `bytes` bytes to the kernel: `struct { u32 values[bytes / 4]; }`.
 pub(super) fn load_value_btf(bytes: usize) -> Result<OwnedFd, BpfError> {
-    let blob = value_btf(u32::try_from(bytes).expect("25 KiB"));
+    load_btf(&value_btf(u32::try_from(bytes).expect("25 KiB")))
+}
+
+/// Tells the kernel of types.
+pub(super) fn load_btf(blob: &[u8]) -> Result<OwnedFd, BpfError> {
     let mut attr = zeroed();
     // SAFETY: the fields of this command, in a zeroed union.
     let fields = unsafe { &mut attr.__bindgen_anon_7 };
     fields.btf = blob.as_ptr() as u64;
-    fields.btf_size = u32::try_from(blob.len()).expect("about a hundred bytes");
+    fields.btf_size = u32::try_from(blob.len()).expect("less than a megabyte");
     bpf(bpf_cmd::BPF_BTF_LOAD, &mut attr, "bpf(BPF_BTF_LOAD)")
+}
+
+/// Loads a program of user probes that [`link_probes`] attaches (Linux 6.6).
+pub(super) fn load_linkable(
+    name: &str,
+    program: &Program,
+    function: &Function,
+    btf: BorrowedFd<'_>,
+) -> Result<OwnedFd, BpfError> {
+    let described = function.func_info.func_info_bytes();
+    let count = |length: usize| u32::try_from(length).expect("a program of a megabyte at most");
+    let mut attr = zeroed();
+    // SAFETY: the fields of this command, in a zeroed union.
+    let fields = unsafe { &mut attr.__bindgen_anon_3 };
+    fields.prog_type = bpf_prog_type::BPF_PROG_TYPE_KPROBE as u32;
+    fields.expected_attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+    fields.insns = function.instructions.as_ptr() as u64;
+    fields.insn_cnt = count(function.instructions.len());
+    fields.license = program.license.as_ptr() as u64;
+    fields.prog_btf_fd = btf.as_raw_fd().cast_unsigned();
+    fields.func_info = described.as_ptr() as u64;
+    fields.func_info_rec_size = count(function.func_info_rec_size);
+    fields.func_info_cnt = count(function.func_info.func_info.len());
+    let (kept, _end) = fields.prog_name.split_at_mut(15);
+    for (to, from) in kept.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    bpf(bpf_cmd::BPF_PROG_LOAD, &mut attr, "bpf(BPF_PROG_LOAD) of a probe")
+}
+
+/// Attaches a program to places of a file, in every process: offsets in bytes.
+pub(super) fn link_probes(
+    program: BorrowedFd<'_>,
+    path: &CStr,
+    offsets: &[u64],
+) -> Result<OwnedFd, BpfError> {
+    let mut attr = zeroed();
+    // SAFETY: the fields of this command, in a zeroed union.
+    let fields = unsafe { &mut attr.link_create };
+    fields.__bindgen_anon_1.prog_fd = program.as_raw_fd().cast_unsigned();
+    fields.attach_type = bpf_attach_type::BPF_TRACE_UPROBE_MULTI as u32;
+    // SAFETY: the fields of this kind of link, in a zeroed union.
+    let places = unsafe { &mut fields.__bindgen_anon_3.uprobe_multi };
+    places.path = path.as_ptr() as u64;
+    places.offsets = offsets.as_ptr() as u64;
+    places.cnt = u32::try_from(offsets.len()).expect("64 places");
+    bpf(bpf_cmd::BPF_LINK_CREATE, &mut attr, "bpf(BPF_LINK_CREATE) of probes")
 }
 
 /// The format of Documentation/bpf/btf.rst: header, types, strings.

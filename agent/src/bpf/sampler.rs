@@ -8,6 +8,7 @@ use super::lock_counters::Counted;
 use super::log::ProgramLog;
 use super::order::Order;
 use super::perf::{CpuClock, LifecycleRing, online_cpus};
+use super::probe_programs::ProbePrograms;
 use super::statistics::{CpuStatistics, Statistics};
 use super::waits::Waits;
 use super::{
@@ -89,12 +90,8 @@ impl Sampler {
         let clocks = clocks.collect::<Result<Vec<_>, _>>()?;
         let program = loader::sampler(&mut ebpf, form)?;
         clocks.iter().try_for_each(|clock| clock.attach(program.as_fd()))?;
-        let go_locks = if options.go_locks { load_go_locks(&mut ebpf) } else { None };
-        let libc_locks = if options.libc_locks && matches!(waits, Ok(true)) {
-            load_libc_locks(&mut ebpf)
-        } else {
-            None
-        };
+        let libc_wanted = options.libc_locks && matches!(waits, Ok(true));
+        let (go_locks, libc_locks) = load_probes(&mut ebpf, (options.go_locks, libc_wanted));
         let tables = Tables::take(&mut ebpf, options.table_bytes_max)?;
         let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
         let (waits, waits_refused) = match waits {
@@ -508,18 +505,18 @@ impl Sampler {
     }
 }
 
-/// A kernel that refuses these programs costs the locks of Go, nothing else.
-fn load_go_locks(ebpf: &mut Ebpf) -> Option<GoLocks> {
-    let loaded = GoLocks::load(ebpf);
-    loaded.inspect_err(|error| tracing::warn!(%error, "locks of Go are not probed")).ok()
-}
-
-const LIBC_NOT_PROBED: &str = "locks of C libraries are not probed";
-
-/// A kernel that refuses these programs costs what they tell of waits, nothing else.
-fn load_libc_locks(ebpf: &mut Ebpf) -> Option<LibcProbes> {
-    let loaded = LibcProbes::load(ebpf);
-    loaded.inspect_err(|error| tracing::warn!(%error, "{LIBC_NOT_PROBED}")).ok()
+/// The probes of Go and of C libraries that are wanted. A kernel that refuses the programs costs what they tell, nothing else.
+fn load_probes(ebpf: &mut Ebpf, (go, libc): (bool, bool)) -> (Option<GoLocks>, Option<LibcProbes>) {
+    if !go && !libc {
+        return (None, None);
+    }
+    let programs = ProbePrograms::of(ebpf);
+    let go = go.then(|| GoLocks::load(ebpf, &programs));
+    let libc = libc.then(|| LibcProbes::load(ebpf, &programs));
+    let not_probed =
+        |whose| move |error: &BpfError| tracing::warn!(%error, "locks of {whose} are not probed");
+    let go = go.and_then(|it| it.inspect_err(not_probed("Go")).ok());
+    (go, libc.and_then(|it| it.inspect_err(not_probed("C libraries")).ok()))
 }
 
 /// What one look into the rings brought.

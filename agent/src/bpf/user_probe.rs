@@ -1,17 +1,16 @@
-//! Probes of user code: a program at a place of a file, in every process that maps it, now and later. The kernel knows the
-//! file by its inode, so the name that it is shown does not matter. Attaching waits for the kernel, 7 ms measured for each
-//! place.
+//! Probes of user code: a program at places of a file, in every process that maps it, now and later. The kernel knows the
+//! file by its inode, so the name that it is shown does not matter. It takes what goes together away behind one grace
+//! period, 20 to 75 ms measured: so one link has all places of a file where the kernel can do that, and what goes goes at one time.
 
-use super::BpfError;
-use super::loader::in_short;
+use super::{BpfError, raw};
 use crate::address::FileOffset;
-use aya::Ebpf;
-use aya::programs::{ProgramError, UProbe};
+use crate::limits::PROBE_ENDERS_MAX;
 use perf_event_open_sys as sys;
 use perf_event_open_sys::bindings::{PERF_FLAG_FD_CLOEXEC, perf_event_attr};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 /// The number that the kernel gave to probes of user code.
 const UPROBE_TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
@@ -19,14 +18,95 @@ const UPROBE_TYPE: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// Probes in one file. They are gone when this is.
 #[derive(Debug, Default)]
 pub struct Attached {
-    pub(super) events: Vec<OwnedFd>,
+    /// Links, or an event for each place.
+    held: Vec<OwnedFd>,
+    places: usize,
 }
 
 impl Attached {
-    /// How many places are probed: each has a descriptor.
+    /// How many places are probed.
     #[must_use]
     pub fn places(&self) -> usize {
-        self.events.len()
+        self.places
+    }
+
+    /// The descriptors, for tests.
+    #[cfg(test)]
+    pub(super) fn raw(&self) -> impl Iterator<Item = i32> {
+        self.held.iter().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Takes many away at one time, so that they share the kernel's grace periods.
+    pub fn end(all: impl IntoIterator<Item = Self>) {
+        let held: Vec<OwnedFd> = all.into_iter().flat_map(|it| it.held).collect();
+        let enders = held.len().min(PROBE_ENDERS_MAX);
+        let left = Mutex::new(held);
+        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let end_some = || std::iter::from_fn(next).for_each(drop);
+        std::thread::scope(|scope| {
+            for _ in 1..enders {
+                let thread = std::thread::Builder::new().name("probes end".to_owned());
+                if thread.spawn_scoped(scope, end_some).is_err() {
+                    break; // those that are there do it, one after the other
+                }
+            }
+            end_some();
+        });
+    }
+}
+
+/// A loaded program, and how it comes to its places.
+#[derive(Debug)]
+pub(super) enum ProbeProgram {
+    /// One link for all of a file.
+    Linked(OwnedFd),
+    /// An event for each.
+    Single(OwnedFd, ProbeKind),
+}
+
+impl ProbeProgram {
+    /// True if all places of a file cost no more than one.
+    pub(super) fn is_linked(&self) -> bool {
+        matches!(self, Self::Linked(_))
+    }
+
+    /// Attaches the program to these places: to all, or to none that `to` knows of.
+    pub(super) fn attach(
+        &self,
+        file: BorrowedFd<'_>,
+        places: &[FileOffset],
+        to: &mut Attached,
+    ) -> Result<(), BpfError> {
+        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
+        let held = match self {
+            Self::Linked(program) => vec![link(program, &path, places)?],
+            Self::Single(program, kind) => {
+                let events = places.iter().map(|place| kind.attach(&path, *place, program));
+                events.collect::<Result<_, _>>()?
+            }
+        };
+        to.held.extend(held);
+        to.places += places.len();
+        Ok(())
+    }
+}
+
+fn link(program: &OwnedFd, path: &CStr, places: &[FileOffset]) -> Result<OwnedFd, BpfError> {
+    let offsets: Vec<u64> = places.iter().map(|place| place.0).collect();
+    raw::link_probes(program.as_fd(), path, &offsets)
+}
+
+/// Fails if the kernel has no links for the program: where it has, it says that a directory is no file to probe.
+pub(super) fn has_links(program: &OwnedFd) -> Result<(), BpfError> {
+    match link(program, c"/", &[FileOffset(0)]) {
+        Err(BpfError::System { source, .. }) if source.raw_os_error() == Some(libc::EBADF) => {
+            Ok(())
+        }
+        Err(error) => Err(error),
+        Ok(_link) => Err(BpfError::System {
+            call: "bpf(BPF_LINK_CREATE)",
+            source: io::Error::other("a directory was probed"),
+        }),
     }
 }
 
@@ -46,15 +126,14 @@ impl ProbeKind {
     }
 
     /// Attaches a program to one place.
-    pub(super) fn attach(
+    fn attach(
         self,
-        file: BorrowedFd<'_>,
+        path: &CStr,
         place: FileOffset,
         program: &OwnedFd,
     ) -> Result<OwnedFd, BpfError> {
         let what = "a probe of user code";
         let failed = |source| BpfError::Perf { what, cpu: 0, source };
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).expect("no NUL");
         let mut attr = perf_event_attr { type_: self.0, ..Default::default() };
         attr.size = u32::try_from(size_of::<perf_event_attr>()).expect("136 bytes or a few more");
         attr.__bindgen_anon_3.config1 = path.as_ptr() as u64;
@@ -75,20 +154,4 @@ impl ProbeKind {
         }
         Ok(event)
     }
-}
-
-/// Loads a program, and hands out a descriptor of it.
-pub(super) fn load_program(ebpf: &mut Ebpf, name: &'static str) -> Result<OwnedFd, BpfError> {
-    let program = ebpf.program_mut(name).ok_or(BpfError::Missing { kind: "program", name })?;
-    let mut load = || -> Result<OwnedFd, ProgramError> {
-        let program: &mut UProbe = program.try_into()?;
-        program.load()?;
-        let fd = program.fd()?.try_clone()?;
-        fd.as_fd().try_clone_to_owned().map_err(ProgramError::IOError)
-    };
-    load().map_err(|error| BpfError::Attach {
-        what: name,
-        detail: in_short(&error),
-        errno: super::error::source_errno(&error),
-    })
 }

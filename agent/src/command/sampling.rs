@@ -5,6 +5,7 @@ use agent::aggregate::{NameSources, NamingPatience, NamingThread, WindowWriter, 
 use agent::bpf::{FormChoice, WaitStacks};
 use agent::elf::LocalFiles;
 use agent::engine::{self, Control, EngineError, EngineOptions};
+use agent::kernel::KernelVersion;
 use agent::options::{Form, LockProbes, SamplingOptions};
 use agent::symbolize::kernel::{KernelRegions, KernelSymbols};
 use agent::symbolize::perf_maps::PerfMaps;
@@ -68,7 +69,11 @@ pub(crate) fn start(
         off_cpu,
         wait_stacks,
         go_lock_probes: lock_probes != LockProbes::Off,
-        libc_lock_probes: lock_probes == LockProbes::Waiting,
+        libc_lock_probes: match lock_probes {
+            LockProbes::Off | LockProbes::Go => false,
+            LockProbes::Waiting => true,
+            LockProbes::Auto => KernelVersion::running().is_some_and(KernelVersion::links_probes),
+        },
         duration,
         preload,
         ring_bytes,

@@ -1,5 +1,7 @@
 //! Limits of waits: where they are probed, what they are for, and how many are kept.
 
+use std::time::Duration;
+
 // probes: where code of others is probed.
 
 /// Bytes of the names of one Go program that are searched: the largest seen, of 144 MB of tables, have 30 MB.
@@ -18,7 +20,7 @@ pub const PROBED_FRAME_BYTES_MAX: u64 = 8 << 20;
 pub const PROBED_FUNCTIONS_MAX: usize = 4096;
 /// CPU time of the search of one file, nanoseconds: glibc takes 2 ms.
 pub const PROBED_FILE_CPU_NS_MAX: u64 = 2_000_000_000;
-/// Calls that are probed in one file, 7 ms to attach each: glibc 2.36 has 20. A file with more is none of the C libraries,
+/// Calls that are probed in one file: glibc 2.36 has 20. A file with more is none of the C libraries,
 /// and not probed.
 pub const PROBED_CALLS_MAX: usize = 64;
 
@@ -28,9 +30,15 @@ pub const GO_PLACES_MAX: usize = 4 * (1 + PROBED_RETURNS_MAX);
 /// Files that are probed at one time, Go programs and C libraries; as many again wait for their turn. A host that runs
 /// more has other cares.
 pub const PROBED_FILES_MAX: usize = 1024;
-/// Places that are probed at one time in all files. Each is a descriptor, and the kernel takes them away one after the
-/// other, 20 ms measured for each: an agent that is to end does so within five seconds.
+/// Places that are probed at one time in all files where each is a descriptor (before Linux 6.12), and the kernel takes one
+/// away after the other, 20 to 75 ms each.
 pub const PROBED_PLACES_MAX: usize = 256;
+/// The same where one link has all places of a file: 200 copies of glibc.
+pub const PROBED_PLACES_LINKED_MAX: usize = 4096;
+/// Threads that take probes away: each waits for grace periods of the kernel, which they share.
+pub const PROBE_ENDERS_MAX: usize = 32;
+/// For so long the engine's end waits for that: then the agent ends, and the kernel goes on.
+pub const PROBES_END_PATIENCE: Duration = Duration::from_secs(5);
 /// Orders to the thread of probes on their way; what finds no room is asked again when the window ends.
 pub const PROBE_ORDERS_MAX: usize = 256;
 

@@ -9,16 +9,17 @@ use crate::elf::ForeignFileError;
 use crate::engine::OpenFiles;
 use crate::limits::{
     GO_PLACES_MAX, PROBE_ORDERS_MAX, PROBE_PAUSE_WINDOWS, PROBED_CALLS_MAX, PROBED_FILES_MAX,
-    PROBED_PLACES_MAX,
+    PROBED_PLACES_LINKED_MAX, PROBED_PLACES_MAX, PROBES_END_PATIENCE,
 };
 use crate::process::files::{Files, LockOwner};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{
-    Receiver, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError, channel,
+    sync_channel,
 };
 
 #[cfg(test)]
@@ -63,6 +64,25 @@ pub struct LockKeeper {
     waiting: VecDeque<(FileId, LockOwner)>,
     refused: u64,
     over_budget: u64,
+    /// After the orders: without them the thread ends.
+    _end: End,
+}
+
+/// Waits until the thread has taken all probes away: it does that at one time, and the kernel, where the agent ends before
+/// it, one after the other.
+struct End {
+    stop: Arc<AtomicBool>,
+    /// Closed by the thread when it is done.
+    done: Receiver<()>,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if self.done.recv_timeout(PROBES_END_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("probes are still being taken away");
+        }
+    }
 }
 
 /// A file that may have locks.
@@ -139,12 +159,26 @@ impl LockKeeper {
         let (answer, answers) = channel();
         let counts = Arc::<Counts>::default();
         let owners = probes.owners();
-        let (attached, unfinished) = Default::default();
-        let work =
-            Work { probes, files, counts: Arc::clone(&counts), answer, attached, unfinished };
+        let (attached, unfinished, leaving) = Default::default();
+        let (stop, (closed_when_done, done)) = (Arc::<AtomicBool>::default(), channel());
+        let end = End { stop: Arc::clone(&stop), done };
+        let counts_of_work = Arc::clone(&counts);
+        let work = Work {
+            probes,
+            files,
+            counts: counts_of_work,
+            answer,
+            attached,
+            unfinished,
+            leaving,
+            stop,
+        };
         let thread = std::thread::Builder::new().name("probes".to_owned());
-        thread.spawn(move || work.run(&received))?;
-        Ok(Self::new(orders, answers, counts, (owners, PROBED_FILES_MAX)))
+        thread.spawn(move || {
+            work.run(&received);
+            drop(closed_when_done);
+        })?;
+        Ok(Self::new(orders, answers, counts, (owners, PROBED_FILES_MAX), end))
     }
 
     fn new(
@@ -152,6 +186,7 @@ impl LockKeeper {
         answers: Receiver<(FileId, Answer)>,
         counts: Arc<Counts>,
         (owners, files_max): (Vec<LockOwner>, usize),
+        end: End,
     ) -> Self {
         let (probed, waiting) = Default::default();
         let (seen, refused, over_budget) = (0, 0, 0);
@@ -166,6 +201,7 @@ impl LockKeeper {
             waiting,
             refused,
             over_budget,
+            _end: end,
         }
     }
 
@@ -305,10 +341,17 @@ impl Probes {
         let libc = self.libc.as_ref().map(|_| LockOwner::Libc);
         go.into_iter().chain(libc).collect()
     }
+
+    /// How many places may be probed at one time.
+    fn places_max(&self) -> usize {
+        let go = self.go.as_ref().is_none_or(LockProbes::are_linked);
+        let libc = self.libc.as_ref().is_none_or(LibcProbes::are_linked);
+        if go && libc { PROBED_PLACES_LINKED_MAX } else { PROBED_PLACES_MAX }
+    }
 }
 
-/// A C library that is being probed, place by place: a host has many processes that map it, and each place waits for all of
-/// them.
+/// A C library that is being probed, a form of locks or a place at a time: a host has many processes that map it, and each
+/// place goes to all of them.
 struct Unfinished {
     id: FileId,
     calls: Vec<WaitingCall>,
@@ -324,6 +367,10 @@ struct Work {
     attached: HashMap<FileId, (LockOwner, Attached)>,
     /// The first one is being probed.
     unfinished: VecDeque<Unfinished>,
+    /// Left alone as soon as there is nothing else to do: all of them at one time.
+    leaving: HashMap<FileId, (LockOwner, Attached)>,
+    /// The engine ends.
+    stop: Arc<AtomicBool>,
 }
 
 /// Why a file is not probed.
@@ -331,8 +378,8 @@ struct Work {
 enum ProbeError {
     #[error("nobody has the file any more")]
     Gone,
-    #[error("{PROBED_PLACES_MAX} places or nearly as many are probed")]
-    NoRoom,
+    #[error("{0} places or nearly as many are probed")]
+    NoRoom(usize),
     #[error(transparent)]
     File(#[from] ForeignFileError),
     #[error(transparent)]
@@ -354,9 +401,9 @@ impl Work {
 
     fn run(mut self, orders: &Receiver<Order>) {
         self.measure();
-        loop {
-            // A Go program waits for the search of a C library, not for its places: they are more.
-            let order = if self.unfinished.is_empty() {
+        while !self.stop.load(Ordering::Relaxed) {
+            // A Go program waits for the search of a C library, not for its places, nor for the kernel's grace periods.
+            let order = if self.unfinished.is_empty() && self.leaving.is_empty() {
                 orders.recv().map_err(|_over| TryRecvError::Disconnected)
             } else {
                 orders.try_recv()
@@ -370,17 +417,24 @@ impl Work {
             self.counts.programs.store(of(LockOwner::Go), Ordering::Relaxed);
             self.counts.libraries.store(of(LockOwner::Libc), Ordering::Relaxed);
         }
+        let attached = self.attached.drain().chain(self.leaving.drain());
+        let attached = attached.map(|(_, (_, attached))| attached);
+        Attached::end(attached.chain(self.unfinished.drain(..).map(|it| it.attached)));
     }
 
     fn obey(&mut self, order: Order) {
         let (id, owner) = match order {
             Order::Leave(id) => {
                 self.unfinished.retain(|it| it.id != id);
-                drop(self.attached.remove(&id));
+                self.leaving.extend(self.attached.remove_entry(&id));
                 return;
             }
             Order::Probe(id, owner) => (id, owner),
         };
+        if let Some(still) = self.leaving.remove(&id) {
+            self.attached.insert(id, still);
+            return;
+        }
         let done = match owner {
             LockOwner::Go => self.probe_go(id),
             LockOwner::Libc => self.look_for_calls(id),
@@ -397,14 +451,14 @@ impl Work {
 
     fn fail(&self, id: FileId, owner: LockOwner, error: &ProbeError) {
         let count = match (error, owner) {
-            (ProbeError::NoRoom, _) => &self.counts.refused,
+            (ProbeError::NoRoom(_), _) => &self.counts.refused,
             (_, LockOwner::Go) => &self.counts.programs_failed,
             (_, LockOwner::Libc) => &self.counts.libraries_failed,
         };
         count.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(?id, %error, "the locks of a file are not probed");
         match error {
-            ProbeError::NoRoom => self.answer(id, Answer::Later),
+            ProbeError::NoRoom(_) => self.answer(id, Answer::Later),
             ProbeError::File(
                 ForeignFileError::Malformed { .. } | ForeignFileError::Limit { .. },
             ) => self.answer(id, Answer::Useless),
@@ -422,8 +476,9 @@ impl Work {
         let attached: usize = self.attached.values().map(|(_, it)| it.places()).sum();
         let unfinished = self.unfinished.iter().map(|it| it.attached.places() + it.calls.len());
         let places = attached + unfinished.sum::<usize>();
-        if places + wanted > PROBED_PLACES_MAX {
-            return Err(ProbeError::NoRoom);
+        let max = self.probes.places_max();
+        if places + wanted > max {
+            return Err(ProbeError::NoRoom(max));
         }
         Ok(())
     }
@@ -457,18 +512,21 @@ impl Work {
         Ok(true)
     }
 
-    /// Probes the next place of the first unfinished library.
+    /// Probes the next places of the first unfinished library, or takes away what is to be left.
     fn go_on(&mut self) {
-        let Some(mut unfinished) = self.unfinished.pop_front() else { return };
-        let Some(call) = unfinished.calls.pop() else {
+        let Some(mut unfinished) = self.unfinished.pop_front() else {
+            return Attached::end(self.leaving.drain().map(|(_, (_, attached))| attached));
+        };
+        if unfinished.calls.is_empty() {
             let Unfinished { id, attached, .. } = unfinished;
             self.attached.insert(id, (LockOwner::Libc, attached));
             return;
-        };
+        }
         let mut attach = || -> Result<(), ProbeError> {
             let Some(probes) = &self.probes.libc else { return Ok(()) };
             let file = self.files.open(unfinished.id).ok_or(ProbeError::Gone)?;
-            Ok(probes.attach(file.as_fd(), call, &mut unfinished.attached)?)
+            let Unfinished { calls, attached, .. } = &mut unfinished;
+            Ok(probes.attach_next(file.as_fd(), calls, attached)?)
         };
         match attach() {
             Ok(()) => self.unfinished.push_front(unfinished),

@@ -6,8 +6,9 @@ use super::target::{Target, build_c};
 use crate::bpf::{Attached, Options, Record, Sampler, Statistics};
 use crate::probes::libc::waiting_calls;
 use agent_ebpf::{LockForm, WaitClass};
+use aya::programs::loaded_links;
 use std::os::fd::AsFd as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Takes a mutex that nobody else wants five million times; with an argument also one that is held 20 ms and free 1 ms,
 /// 40 times. Prints how often it waited for more than a moment.
@@ -66,12 +67,12 @@ fn run(arguments: &[&str]) -> Option<(u64, Statistics, u64)> {
     let options = Options { off_cpu: true, libc_locks: true, ..Options::default() };
     let (mut sampler, _tables) = Sampler::load(&options).unwrap();
     let file = std::fs::File::open(&program.file).unwrap();
-    let calls = waiting_calls(file.as_fd()).unwrap();
+    let mut calls = waiting_calls(file.as_fd()).unwrap();
     assert!(!calls.is_empty());
     let probes = sampler.libc_probes().expect("this kernel takes the programs");
     let mut attached = Attached::default();
-    for call in calls {
-        probes.attach(file.as_fd(), call, &mut attached).unwrap();
+    while !calls.is_empty() {
+        probes.attach_next(file.as_fd(), &mut calls, &mut attached).unwrap();
     }
     let mut target = Target::run(program, arguments);
     let pid = target.pid();
@@ -126,4 +127,63 @@ fn the_cost_of_a_probe_is_measured() {
     eprintln!("figure: {} ns a hit", cost.ns);
     assert_eq!(sampler.statistics().unwrap().locks.marked, cost.hits);
     assert!((100..1_000_000).contains(&cost.ns), "{cost:?}");
+}
+
+/// Files that are probed at one time.
+const FILES: usize = 60;
+
+/// Ids of the links behind descriptors of this process.
+fn link_ids(attached: &[Attached]) -> Vec<u32> {
+    let of = |fd: &i32| {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+        let id = text.lines().find_map(|line| line.strip_prefix("link_id:"));
+        id.expect("a link").trim().parse().unwrap()
+    };
+    attached.iter().flat_map(Attached::raw).map(|fd| of(&fd)).collect()
+}
+
+#[test]
+fn a_link_has_all_places_and_nothing_is_left() {
+    if cannot_run() {
+        return;
+    }
+    let options = Options { off_cpu: true, libc_locks: true, ..Options::default() };
+    let (sampler, _tables) = Sampler::load(&options).unwrap();
+    let probes = sampler.libc_probes().expect("this kernel takes the programs");
+    if !probes.are_linked() {
+        eprintln!("skipped: links of many probes need Linux 6.12");
+        return;
+    }
+    let program = build_c(PROGRAM, &["-O2", "-static", "-no-pie", "-pthread", "-s"]);
+    let folder = tempfile::tempdir().unwrap();
+    let copies = (0..FILES).map(|number| {
+        let copy = folder.path().join(number.to_string());
+        std::fs::copy(&program.file, &copy).unwrap();
+        std::fs::File::open(copy).unwrap()
+    });
+    let copies: Vec<std::fs::File> = copies.collect();
+    let calls = waiting_calls(copies[0].as_fd()).unwrap();
+    let forms = calls.iter().map(|call| call.form).collect::<std::collections::BTreeSet<_>>();
+    let begin = Instant::now();
+    let attach = |file: &std::fs::File| {
+        let (mut calls, mut attached) = (calls.clone(), Attached::default());
+        while !calls.is_empty() {
+            probes.attach_next(file.as_fd(), &mut calls, &mut attached).unwrap();
+        }
+        attached
+    };
+    let attached: Vec<Attached> = copies.iter().map(attach).collect();
+    let attaching = begin.elapsed();
+    assert!(attached.iter().all(|it| it.places() == calls.len()));
+    let links = link_ids(&attached);
+    assert_eq!(links.len(), FILES * forms.len());
+    let loaded = || loaded_links().flatten().map(|link| link.id()).collect::<Vec<_>>();
+    assert!(links.iter().all(|id| loaded().contains(id)));
+    let begin = Instant::now();
+    Attached::end(attached);
+    let ending = begin.elapsed();
+    eprintln!("figure: {} places in {FILES} files: {attaching:?}, gone in {ending:?}", calls.len());
+    assert!(!loaded().iter().any(|id| links.contains(id)));
+    // One after the other they take 20 ms each and more.
+    assert!(ending < Duration::from_secs(5), "{ending:?}");
 }

@@ -30,7 +30,8 @@ fn keeper(
     let (orders, received) = sync_channel(orders_max);
     let (answer, answers) = channel();
     let both = vec![LockOwner::Go, LockOwner::Libc];
-    (LockKeeper::new(orders, answers, Arc::default(), (both, files_max)), received, answer)
+    let end = End { stop: Arc::default(), done: channel().1 };
+    (LockKeeper::new(orders, answers, Arc::default(), (both, files_max), end), received, answer)
 }
 
 /// Orders that came: the file, and whether it is to be probed.
@@ -129,6 +130,8 @@ fn work(places: usize) -> (Work, Receiver<(FileId, Answer)>) {
         counts: Arc::default(),
         answer,
         attached: HashMap::new(),
+        leaving: HashMap::new(),
+        stop: Arc::default(),
         unfinished: [Unfinished { id: FileId(7), calls, attached: Attached::default() }].into(),
     };
     (work, answers)
@@ -136,15 +139,30 @@ fn work(places: usize) -> (Work, Receiver<(FileId, Answer)>) {
 
 #[test]
 fn places_of_all_files_are_limited() {
-    let (work, _answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX);
+    let (work, _answers) = self::work(PROBED_PLACES_LINKED_MAX - PROBED_CALLS_MAX);
     assert!(work.room(PROBED_CALLS_MAX).is_ok());
-    let (mut work, answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX + 1);
+    let (mut work, answers) = self::work(PROBED_PLACES_LINKED_MAX - PROBED_CALLS_MAX + 1);
     let error = work.room(PROBED_CALLS_MAX).unwrap_err();
     work.fail(FileId(1), LockOwner::Libc, &error);
     assert_eq!(answers.try_recv(), Ok((FileId(1), Answer::Later)));
     assert_eq!(work.counts.refused.load(Ordering::Relaxed), 1);
     work.obey(Order::Leave(FileId(7)));
     assert!(work.room(PROBED_CALLS_MAX).is_ok());
+}
+
+#[test]
+fn a_file_that_is_to_be_probed_again_before_it_was_left_stays_probed() {
+    let (mut work, _answers) = self::work(0);
+    let id = FileId(3);
+    work.attached.insert(id, (LockOwner::Go, Attached::default()));
+    work.obey(Order::Leave(id));
+    assert!(work.attached.is_empty() && work.leaving.contains_key(&id));
+    work.obey(Order::Probe(id, LockOwner::Go));
+    assert!(work.attached.contains_key(&id) && work.leaving.is_empty());
+    work.obey(Order::Leave(id));
+    work.go_on(); // the library that is there has no places left
+    work.go_on();
+    assert!(work.leaving.is_empty() && !work.attached.contains_key(&id));
 }
 
 #[test]
