@@ -1,6 +1,7 @@
 //! The command line of `vesta`. It reads and checks arguments; what they start is elsewhere.
 
 use crate::api::time::parse_duration;
+use crate::store::{Retention, TypeRetention};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -136,6 +137,17 @@ pub struct KeepArgs {
     /// Profiles older than this are refused, and removed by whole days (UTC).
     #[arg(long, value_name = "DURATION", default_value = "400d", value_parser = duration_ms)]
     pub retention: i64,
+    /// Profiles of this type go earlier than the others, for example `off_cpu=7d`; may be given for several types.
+    #[arg(long, value_name = "TYPE=DURATION", value_parser = type_retention)]
+    pub retention_of: Vec<TypeRetention>,
+}
+
+impl KeepArgs {
+    /// How long profiles are kept.
+    #[must_use]
+    pub fn retention(&self) -> Retention {
+        Retention::new(self.retention, self.retention_of.clone())
+    }
 }
 
 /// `vesta local`.
@@ -336,6 +348,15 @@ fn duration_ms(text: &str) -> Result<i64, String> {
     }
 }
 
+/// A type and how long it is kept: `off_cpu=7d`.
+fn type_retention(text: &str) -> Result<TypeRetention, String> {
+    let (kind, kept) = text.split_once('=').ok_or("expected TYPE=DURATION, such as off_cpu=7d")?;
+    if kind.is_empty() || kind.len() > crate::limits::LABEL_BYTES_MAX {
+        return Err("the type has no name, or a too long one".to_owned());
+    }
+    Ok(TypeRetention { kind: kind.into(), kept_ms: duration_ms(kept)? })
+}
+
 /// A number with an optional binary unit: `10G`, `512MiB`, `1000`.
 fn bytes(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -362,6 +383,22 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn types_that_are_kept_for_less_time() {
+        let hour = 3_600_000;
+        let kept = |kind: &str, kept_ms| Ok(TypeRetention { kind: kind.into(), kept_ms });
+        let rows = [
+            ("off_cpu=7d", kept("off_cpu", 7 * 24 * hour)),
+            ("lock=12h", kept("lock", 12 * hour)),
+            ("off_cpu", Err("expected TYPE=DURATION, such as off_cpu=7d".to_owned())),
+            ("=7d", Err("the type has no name, or a too long one".to_owned())),
+            ("cpu=0s", Err("must be longer than 0".to_owned())),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(type_retention(text), expected, "{text}");
+        }
     }
 
     #[test]

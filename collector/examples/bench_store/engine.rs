@@ -9,6 +9,7 @@ use crate::questions::{self, Merge, Truth};
 use anyhow::{Context as _, Result, ensure};
 use collector::profile::WriteBatch;
 use collector::store::ProfileStore as _;
+use collector::store::Retention;
 use collector::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -60,7 +61,7 @@ pub(crate) fn open(folder: &Path) -> Result<EmbeddedStore> {
     let options = EmbeddedOptions {
         data_dir: folder.to_owned(),
         data_bytes_max: Some(u64::MAX),
-        retention_ms: None,
+        retention: Retention::default(),
         clock: Clock::new(|| START_MS),
     };
     EmbeddedStore::open(options).with_context(|| format!("open {}", folder.display()))

@@ -8,6 +8,7 @@ use crate::limits::PORTS_TRIED_MAX;
 use crate::meta::{Meta, MetaError};
 use crate::metrics::Metrics;
 use crate::profile::ProjectName;
+use crate::store::Retention;
 use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
 use crate::store::{ProfileStore, StoreError};
 use std::net::SocketAddr;
@@ -27,8 +28,8 @@ pub struct ServeOptions {
     pub data_dir: PathBuf,
     /// Most bytes there; the store's own default if absent.
     pub data_bytes_max: Option<u64>,
-    /// Profiles older than this are refused, milliseconds.
-    pub retention_ms: i64,
+    /// Older profiles are refused, or removed by whole days.
+    pub retention: Retention,
     /// Page, API, OTLP/HTTP.
     pub listen: SocketAddr,
     /// OTLP/gRPC.
@@ -134,7 +135,7 @@ impl Collector {
         let embedded = EmbeddedOptions {
             data_dir: options.data_dir.clone(),
             data_bytes_max: options.data_bytes_max,
-            retention_ms: Some(options.retention_ms),
+            retention: options.retention.clone(),
             clock: Clock::system(),
         };
         // Replaying the log reads files. The store comes first: it has the lock of the folder.
@@ -174,7 +175,7 @@ impl Collector {
             Arc::clone(&store),
             Arc::clone(&metrics),
             project.clone(),
-            options.retention_ms,
+            options.retention.all_ms(),
         );
         let app = App::new(
             (Arc::clone(&store), Arc::clone(&deletions)),

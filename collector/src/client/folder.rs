@@ -5,6 +5,7 @@ use crate::ingest::times::rfc3339;
 use crate::meta::{self, Meta, MetaError};
 use crate::options::StoreCommand;
 use crate::store::ProfileStore as _;
+use crate::store::Retention;
 use crate::store::embedded::inspect::{self, Damage, FolderStats, ProjectStats};
 use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
 use std::collections::BTreeSet;
@@ -71,7 +72,7 @@ async fn compact(dir: &Path) -> Result<(), ClientError> {
     let options = EmbeddedOptions {
         data_dir: dir.to_owned(),
         data_bytes_max: Some(u64::MAX),
-        retention_ms: None,
+        retention: Retention::default(),
         clock: Clock::system(),
     };
     let bar = bar(None, "{spinner} {elapsed} {msg}");

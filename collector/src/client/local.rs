@@ -2,6 +2,7 @@
 
 use crate::api::serve::{Collector, ServeError, ServeOptions};
 use crate::limits::AGENT_STOP_MS_MAX;
+use crate::store::Retention;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,8 +28,8 @@ pub struct LocalOptions {
     pub data_dir: PathBuf,
     /// Most bytes there; the store's own default if absent.
     pub data_bytes_max: Option<u64>,
-    /// Older profiles are refused, milliseconds.
-    pub retention_ms: i64,
+    /// Older profiles are refused, or removed by whole days.
+    pub retention: Retention,
 }
 
 /// Why it does not run.
@@ -89,7 +90,7 @@ pub async fn run(
     let collector = Collector::start(ServeOptions {
         data_dir: options.data_dir.clone(),
         data_bytes_max: options.data_bytes_max,
-        retention_ms: options.retention_ms,
+        retention: options.retention.clone(),
         listen: loopback(4040),
         otlp_grpc: loopback(4317),
         otlp_http: loopback(4318),

@@ -5,6 +5,7 @@ use crate::meta::{FILE_NAME, Meta};
 use crate::options::{Cli, Command};
 use crate::profile::ProfileId;
 use crate::store::ProfileStore as _;
+use crate::store::Retention;
 use crate::store::embedded::{Clock, EmbeddedOptions, EmbeddedStore};
 use crate::store::test_answers::one_profile;
 use clap::Parser as _;
@@ -192,7 +193,7 @@ async fn a_broken_database_is_one_of_the_damages() {
     let options = EmbeddedOptions {
         data_dir: dir.path().to_owned(),
         data_bytes_max: Some(1 << 30),
-        retention_ms: None,
+        retention: Retention::default(),
         clock: Clock::system(),
     };
     let store = EmbeddedStore::open(options).unwrap();

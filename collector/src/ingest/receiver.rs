@@ -106,7 +106,8 @@ pub struct Receiver {
     store: Arc<dyn ProfileStore>,
     metrics: Arc<Metrics>,
     project: ProjectName,
-    retention_ms: i64,
+    /// `None` is for ever.
+    retention_ms: Option<i64>,
     /// One permit per KiB of [`limits::BODIES_BYTES_MAX`].
     bodies: Arc<Semaphore>,
     decoding: Arc<Semaphore>,
@@ -152,7 +153,7 @@ impl Receiver {
         store: Arc<dyn ProfileStore>,
         metrics: Arc<Metrics>,
         project: ProjectName,
-        retention_ms: i64,
+        retention_ms: Option<i64>,
     ) -> Self {
         Self {
             store,
@@ -293,7 +294,7 @@ impl Receiver {
             project: self.project.clone(),
             now_ms,
             accepted: TimeRange {
-                from_ms: now_ms - self.retention_ms,
+                from_ms: self.retention_ms.map_or(0, |kept_ms| now_ms - kept_ms),
                 to_ms: now_ms + limits::FUTURE_MS_MAX,
             },
         };

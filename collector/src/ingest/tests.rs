@@ -3,6 +3,7 @@
 
 mod pprof;
 
+use crate::store::Retention;
 use super::compression::Coding;
 use super::http::RpcStatus;
 use super::testing::{OUTSIDE, profile, request_at};
@@ -146,7 +147,7 @@ impl Server {
         let options = ServeOptions {
             data_dir: PathBuf::new(),
             data_bytes_max: None,
-            retention_ms: 30 * 86_400_000,
+            retention: Retention::new(30 * 86_400_000, []),
             listen: any,
             otlp_grpc: any,
             otlp_http: any,

@@ -7,6 +7,7 @@ use super::test_answers::{check_same, everything, merged, one_profile};
 use super::{Ack, FileAddresses, ProfileStore, StoreError};
 use crate::profile::*;
 use crate::query::*;
+use crate::store::Retention;
 use proptest::prelude::*;
 use proto::{BuildId, FrameKind};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ fn open(dir: &std::path::Path) -> EmbeddedStore {
     EmbeddedStore::open(EmbeddedOptions {
         data_dir: dir.to_owned(),
         data_bytes_max: None,
-        retention_ms: None,
+        retention: Retention::default(),
         clock: Clock::new(|| START_MS + sample_data::SPAN_MS),
     })
     .unwrap()
@@ -359,7 +360,7 @@ async fn a_data_folder_belongs_to_one_store() {
     let options = EmbeddedOptions {
         data_dir: dir.path().to_owned(),
         data_bytes_max: None,
-        retention_ms: None,
+        retention: Retention::default(),
         clock: Clock::system(),
     };
     assert!(matches!(EmbeddedStore::open(options), Err(StoreError::Io { .. })));

@@ -5,10 +5,13 @@
 mod conformance;
 pub mod embedded;
 pub mod memory;
+mod retention;
 #[cfg(test)]
 mod sample_data;
 #[cfg(test)]
 pub(crate) mod test_answers;
+
+pub use retention::{Retention, TypeRetention};
 
 use crate::limits;
 use crate::profile::{BatchError, NewNames, ProjectName, ValueType, WriteBatch};

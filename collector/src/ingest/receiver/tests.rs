@@ -8,7 +8,7 @@ use std::convert::Infallible;
 
 fn receiver() -> Receiver {
     let project = ProjectName(Arc::from("default"));
-    Receiver::new(Arc::new(MemoryStore::new()), Arc::new(Metrics::default()), project, 1)
+    Receiver::new(Arc::new(MemoryStore::new()), Arc::new(Metrics::default()), project, Some(1))
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,13 +4,13 @@ use super::deletions::{Deletions, Numbered};
 use super::files::Files;
 use super::memtable::{HOUR_MS, Memtable, ProjectRows, write_shard};
 use super::prepared::{KnownStack, Places, Prepared, UNKNOWN};
-use super::segment::{Segment, Span};
+use super::segment::Segment;
 use super::symbols::Symbols;
 use super::trie::stack_hash;
 use crate::limits;
 use crate::profile::identity::BatchIdentities;
 use crate::profile::{Attribute, ProfileDef, ProjectName, WriteBatch};
-use crate::store::{Deletion, StoreError};
+use crate::store::{Deletion, Retention, StoreError};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,12 +49,12 @@ impl std::fmt::Debug for Clock {
 }
 
 /// How much is kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Keep {
     /// Bytes of the data folder.
     pub(super) data_bytes_max: u64,
-    /// Age, milliseconds; `None` is no limit.
-    pub(super) retention_ms: Option<i64>,
+    /// Age.
+    pub(super) retention: Retention,
 }
 
 /// Shared state.
@@ -63,7 +63,7 @@ pub(super) struct Engine {
     pub(super) files: Arc<dyn Files>,
     pub(super) dir: PathBuf,
     pub(super) data_bytes_max: u64,
-    retention_ms: Option<i64>,
+    retention: Retention,
     pub(super) clock: Clock,
     projects: RwLock<BTreeMap<ProjectName, Arc<Project>>>,
     view: RwLock<Arc<View>>,
@@ -143,14 +143,14 @@ impl Engine {
     pub(super) fn new(
         files: Arc<dyn Files>,
         dir: PathBuf,
-        Keep { data_bytes_max, retention_ms }: Keep,
+        Keep { data_bytes_max, retention }: Keep,
         clock: Clock,
     ) -> Self {
         Self {
             files,
             dir,
             data_bytes_max,
-            retention_ms,
+            retention,
             clock,
             projects: RwLock::default(),
             view: RwLock::default(),
@@ -160,11 +160,26 @@ impl Engine {
         }
     }
 
-    /// The first millisecond that is kept: retention goes by whole days (UTC), so that a day is there or not.
+    /// The first time of which something is kept, Unix milliseconds: retention goes by whole days.
     pub(super) fn kept_from_ms(&self) -> i64 {
-        let Some(retention_ms) = self.retention_ms else { return i64::MIN };
-        let oldest_ms = self.clock.now_ms().saturating_sub(retention_ms);
-        Span::Day.start_of(oldest_ms)
+        self.retention.kept_from_ms(self.clock.now_ms())
+    }
+
+    /// The first time that is kept of a type, Unix milliseconds.
+    pub(super) fn type_kept_from_ms(&self, kind: &str) -> i64 {
+        self.retention.type_kept_from_ms(kind, self.clock.now_ms())
+    }
+
+    /// The same of each type of a project, by its number.
+    pub(super) fn types_kept_from_ms(&self, project: &Project) -> Vec<i64> {
+        let symbols = project.symbols();
+        let kinds = symbols.types.iter().map(|entry| &entry.value_type.kind);
+        kinds.map(|kind| self.type_kept_from_ms(kind)).collect()
+    }
+
+    /// True if some types go before the others.
+    pub(super) fn has_short_types(&self) -> bool {
+        self.retention.has_types()
     }
 
     /// A number for a new segment or checkpoint.

@@ -113,6 +113,37 @@ impl Due {
         }
     }
 
+    /// A segment that is to be written anew without types that are too old, the oldest first, but for some; or one that
+    /// cannot be read, and why.
+    pub(super) fn with_old_types(
+        engine: &Engine,
+        passed_over: &HashSet<u64>,
+    ) -> Result<Option<Self>, (u64, StoreError)> {
+        for (project, segments) in &*engine.view().segments {
+            let Some(known) = engine.project(project) else { continue };
+            let since_ms = engine.types_kept_from_ms(&known);
+            let newest_ms = since_ms.iter().copied().max().unwrap_or(i64::MIN);
+            let old = segments.iter().filter(|segment| {
+                segment.start_ms < newest_ms && !passed_over.contains(&segment.sequence)
+            });
+            let mut old: Vec<&Arc<Segment>> = old.collect();
+            old.sort_by_key(|segment| (segment.start_ms, segment.sequence));
+            for segment in old {
+                let entries = segment.all_entries().map_err(|error| (segment.sequence, error))?;
+                let is_old = |entry: &Entry| {
+                    let since_ms = since_ms.get(entry.group().0 as usize);
+                    since_ms.is_some_and(|since_ms| segment.times_of(entry).0 < *since_ms)
+                };
+                if entries.iter().any(is_old) {
+                    let inputs = vec![Arc::clone(segment)];
+                    let (start_ms, span) = (segment.start_ms, segment.span);
+                    return Ok(Some(Self { project: project.clone(), start_ms, span, inputs }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// The numbers of the inputs.
     pub(super) fn sequences(&self) -> BTreeSet<u64> {
         self.inputs.iter().map(|segment| segment.sequence).collect()
@@ -123,7 +154,14 @@ impl Due {
         let (project, inputs) = (self.project.clone(), self.sequences());
         let deletions = Arc::clone(&engine.view().deletions);
         let known = engine.project(&self.project);
-        let kept = Kept { project: &self.project, known: known.as_deref(), deletions: &deletions };
+        let kept = Kept {
+            project: &self.project,
+            known: known.as_deref(),
+            deletions: &deletions,
+            types_since_ms: known
+                .as_ref()
+                .map_or_else(Vec::new, |it| engine.types_kept_from_ms(it)),
+        };
         let place = (self.start_ms, self.span);
         let new = NewSegment::of(engine, &self.project, place, deletions.number());
         let written = self.write(&new, &kept, stop);
@@ -149,7 +187,7 @@ impl Due {
             open.push(segment.hold()?);
             for run in segment.all_entries()?.chunk_by(|a, b| a.group() == b.group()) {
                 let (type_id, service) = run[0].group();
-                let from_ms = kept.rows_since_ms(segment, service);
+                let from_ms = kept.rows_since_ms(segment, (type_id, service));
                 if run.iter().any(|entry| segment.times_of(entry).1 >= from_ms) {
                     groups.insert((type_id, service));
                 }
@@ -183,7 +221,7 @@ impl Due {
         for segment in &self.inputs {
             let entries = segment.entries(type_id, service)?;
             let runs = Runs::over(entries, true, limits::MERGE_READ_BYTES_MAX);
-            let from_ms = kept.rows_since_ms(segment, service);
+            let from_ms = kept.rows_since_ms(segment, (type_id, service));
             sources.push(Source { segment, rest: entries, runs, from_ms });
         }
         let mut rows = Gathered { start_ms: self.start_ms, ..Gathered::default() };
@@ -229,19 +267,23 @@ impl Due {
     }
 }
 
-/// What of the inputs was not deleted.
+/// What of the inputs was not deleted, and is not too old.
 struct Kept<'a> {
     project: &'a ProjectName,
     known: Option<&'a Project>,
     deletions: &'a Deletions,
+    /// By type.
+    types_since_ms: Vec<i64>,
 }
 
 impl Kept<'_> {
-    /// The first time that is kept of the rows of a service.
-    fn rows_since_ms(&self, segment: &Segment, service: u32) -> i64 {
+    /// The first time that is kept of the rows of a type and service.
+    fn rows_since_ms(&self, segment: &Segment, (type_id, service): (u32, u32)) -> i64 {
         let name = self.known.map(|project| project.service_name(service));
         let of = Of::Service(name.as_deref().unwrap_or_default());
-        self.deletions.shown_from_ms(self.project, of, segment.clean_to)
+        let shown_from_ms = self.deletions.shown_from_ms(self.project, of, segment.clean_to);
+        let type_since_ms = self.types_since_ms.get(type_id as usize).copied();
+        shown_from_ms.max(type_since_ms.unwrap_or(i64::MIN))
     }
 
     /// The first time that is kept of reports.

@@ -5,6 +5,7 @@ use super::engine::Engine;
 use super::erase;
 use super::flushes::Work;
 use super::merged::{Due, Merged, Replaced, When};
+use super::segment::Span;
 use crate::store::StoreError;
 use hashbrown::HashSet;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +44,9 @@ impl Merges {
         let (requests, waiting) = channel();
         let stop = Arc::new(AtomicBool::new(false));
         let failed = HashSet::new();
-        let mut merger = Merger { engine, flusher, stop: Arc::clone(&stop), failed };
+        let left_behind_ms = i64::MIN;
+        let mut merger =
+            Merger { engine, flusher, stop: Arc::clone(&stop), failed, left_behind_ms };
         let thread = std::thread::Builder::new().name("store-merger".to_owned());
         let thread = thread.spawn(move || merger.run(&waiting))?;
         Ok(Self { requests: Mutex::new(Some(requests)), stop, thread: Mutex::new(Some(thread)) })
@@ -88,6 +91,8 @@ struct Merger {
     stop: Arc<AtomicBool>,
     /// Inputs that could not be merged: they stay as they are until the next start, or until others join them.
     failed: HashSet<BTreeSet<u64>>,
+    /// The day in which types that are too old were left behind last, Unix milliseconds of its start.
+    left_behind_ms: i64,
 }
 
 impl Merger {
@@ -96,6 +101,7 @@ impl Merger {
             match requests.recv_timeout(LOOK) {
                 Ok(Request::Merge(reply)) => {
                     let merged = self.merge_all(When::Now);
+                    self.leave_old_types_behind();
                     // Nobody listens if the caller gave up; the merges happened all the same.
                     drop(reply.send(merged));
                 }
@@ -108,6 +114,11 @@ impl Merger {
                     let now = When::At(self.engine.clock.now_ms());
                     // The error is in the log and counted.
                     drop(self.merge_all(now));
+                    let day_ms = Span::Day.start_of(self.engine.clock.now_ms());
+                    if day_ms > self.left_behind_ms {
+                        self.leave_old_types_behind();
+                        self.left_behind_ms = day_ms;
+                    }
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -132,6 +143,27 @@ impl Merger {
             }
         }
         result.map(|()| count)
+    }
+
+    /// Writes segments anew without the types that are too old. One that fails stays as it is, hidden, until the next day.
+    fn leave_old_types_behind(&self) {
+        let mut passed_over = HashSet::new();
+        while self.engine.has_short_types() && !self.stop.load(Ordering::Relaxed) {
+            let failed = match Due::with_old_types(&self.engine, &passed_over) {
+                Ok(None) => break,
+                Ok(Some(due)) => {
+                    let replaced = due.merge(&self.engine, &self.stop);
+                    let replaced = replaced.and_then(|merged| self.replace(merged));
+                    let sequence = due.inputs.first().map_or(0, |segment| segment.sequence);
+                    replaced.err().map(|error| (sequence, error))
+                }
+                Err(failed) => Some(failed),
+            };
+            if let Some((sequence, error)) = failed {
+                tracing::error!(%error, "a segment keeps types that are too old");
+                passed_over.insert(sequence);
+            }
+        }
     }
 
     /// Merges; answers how many segments became part of another.

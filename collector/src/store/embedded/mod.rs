@@ -38,8 +38,8 @@ mod writer;
 pub use engine::Clock;
 
 use super::{
-    Ack, Deletion, DeletionId, FileAddress, FileAddresses, ProfileStore, StoreError, StoreFuture,
-    StoreStats,
+    Ack, Deletion, DeletionId, FileAddress, FileAddresses, ProfileStore, Retention, StoreError,
+    StoreFuture, StoreStats,
 };
 use crate::limits;
 use crate::profile::{NewNames, ProjectName, WriteBatch};
@@ -70,8 +70,8 @@ pub struct EmbeddedOptions {
     pub data_dir: PathBuf,
     /// Limit of bytes in the folder; `None`: the smaller of 10 GiB and a tenth of the disk.
     pub data_bytes_max: Option<u64>,
-    /// How long profiles are kept, milliseconds; `None`: until the disk's limit.
-    pub retention_ms: Option<i64>,
+    /// How long profiles are kept, if the disk's limit lets them.
+    pub retention: Retention,
     /// Tells the time.
     pub clock: Clock,
 }
@@ -99,13 +99,13 @@ impl EmbeddedStore {
     }
 
     fn open_with(options: EmbeddedOptions, files: Arc<dyn Files>) -> Result<Self, StoreError> {
-        let EmbeddedOptions { data_dir: dir, data_bytes_max, retention_ms, clock } = options;
+        let EmbeddedOptions { data_dir: dir, data_bytes_max, retention, clock } = options;
         let wal_dir = dir.join("wal");
         let failed = |path: &Path, source| StoreError::io("opening", path, source);
         files::create_dir(&*files, &wal_dir).map_err(|error| failed(&wal_dir, error))?;
         let lock = take_lock(&dir.join("LOCK"))?;
         let data_bytes_max = data_bytes_max.map_or_else(|| default_bytes_max(&dir), Ok)?;
-        let keep = Keep { data_bytes_max, retention_ms };
+        let keep = Keep { data_bytes_max, retention };
         let engine = Arc::new(Engine::new(Arc::clone(&files), dir, keep, clock));
         let queue_bytes = Arc::new(AtomicU64::new(0));
         let (mut flusher, seen) = Flusher::open(Arc::clone(&engine))?;

@@ -119,7 +119,7 @@ impl Engine {
         let project = self.project(&selection.project)?;
         let symbols = project.symbols();
         let wanted = selection.resolve_type(symbols.types.iter().map(|entry| &entry.value_type))?;
-        let unit = Arc::clone(&wanted.unit);
+        let (kind, unit) = (Arc::clone(&wanted.kind), Arc::clone(&wanted.unit));
         let position = symbols.types.iter().position(|entry| entry.value_type == *wanted)?;
         let type_id = u32::try_from(position).ok()?;
         let reporting = (0..)
@@ -136,7 +136,9 @@ impl Engine {
             series.push(hit.then(|| Arc::clone(candidate)));
         }
         drop(symbols);
-        let selection = selection.clone();
+        let mut selection = selection.clone();
+        // What no merge has left behind yet is gone all the same.
+        selection.range = shown(selection.range, self.type_kept_from_ms(&kind));
         let counters = Arc::clone(&self.counters);
         Some(Plan {
             project,

@@ -189,8 +189,10 @@ async fn what_is_too_old_goes_by_whole_days() {
     let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(at(73)));
     let clock = Arc::clone(&now_ms);
     let clock = Clock::new(move || clock.load(Ordering::Relaxed));
-    let keep = EmbeddedOptions { retention_ms: Some(2 * DAY_MS), clock, ..options(dir.path()) };
-    let store = EmbeddedStore::open(EmbeddedOptions { retention_ms: None, ..keep.clone() });
+    let keep =
+        EmbeddedOptions { retention: Retention::new(2 * DAY_MS, []), clock, ..options(dir.path()) };
+    let store =
+        EmbeddedStore::open(EmbeddedOptions { retention: Retention::default(), ..keep.clone() });
     let store = store.unwrap();
     for hour in [0, 4, 5, 28, 29, 72] {
         store.append(hour_of(hour, 5)).await.unwrap();
@@ -265,7 +267,8 @@ async fn hours_on_disk_are_no_open_files_and_a_dropped_one_stays_while_it_is_rea
     let view = store.engine.view();
     drop(store);
     let clock = Clock::new(|| START_MS + 100 * DAY_MS);
-    let keep = EmbeddedOptions { retention_ms: Some(DAY_MS), clock, ..options(dir.path()) };
+    let keep =
+        EmbeddedOptions { retention: Retention::new(DAY_MS, []), clock, ..options(dir.path()) };
     let other = EmbeddedStore::open(keep).unwrap();
     let kept = other.engine.view();
     assert_eq!(kept.segments.values().map(Vec::len).sum::<usize>(), 0);
@@ -277,7 +280,8 @@ async fn hours_on_disk_are_no_open_files_and_a_dropped_one_stays_while_it_is_rea
     let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(START_MS + 3 * HOUR_MS));
     let clock = Arc::clone(&now_ms);
     let clock = Clock::new(move || clock.load(Ordering::Relaxed));
-    let keep = EmbeddedOptions { retention_ms: Some(DAY_MS), clock, ..options(dir.path()) };
+    let keep =
+        EmbeddedOptions { retention: Retention::new(DAY_MS, []), clock, ..options(dir.path()) };
     let store = EmbeddedStore::open(keep).unwrap();
     store.append(hour_of(0, 5)).await.unwrap();
     store.flush().await.unwrap();

@@ -201,7 +201,7 @@ async fn a_merge_that_fails_leaves_the_files_that_count() {
 async fn what_was_dropped_meanwhile_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     drop(with_hours(dir.path(), [5, 6]).await);
-    let keep = Keep { data_bytes_max: u64::MAX, retention_ms: Some(DAY_MS) };
+    let keep = Keep { data_bytes_max: u64::MAX, retention: Retention::new(DAY_MS, []) };
     let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(START_MS));
     let clock = Arc::clone(&now_ms);
     let clock = Clock::new(move || clock.load(Ordering::Relaxed));

@@ -9,11 +9,13 @@ mod limits;
 mod locks;
 mod merges;
 mod recall;
+mod retention;
 mod torn;
 
 use super::files::Disk;
 use super::*;
 use crate::profile::WriteBatch;
+use crate::store::Retention;
 use crate::store::memory::MemoryStore;
 use crate::store::sample_data::{self, START_MS};
 use crate::store::test_answers::{check_same, everything, merged, one_profile};
@@ -22,7 +24,7 @@ fn options(dir: &Path) -> EmbeddedOptions {
     EmbeddedOptions {
         data_dir: dir.to_owned(),
         data_bytes_max: None,
-        retention_ms: None,
+        retention: Retention::default(),
         clock: Clock::new(|| START_MS + sample_data::SPAN_MS),
     }
 }
