@@ -96,6 +96,8 @@ impl Engine<'_> {
         let (set, from) = (self.set, self.folder.written()?);
         progress(&format!("writing {} samples behind the first {}", set.samples - from.0, from.0));
         let store = open(path)?;
+        let stats = || self.runtime.block_on(store.stats());
+        let replayed = stats()?.samples_stored;
         let (sender, parts): (SyncSender<Part>, Receiver<Part>) = sync_channel(2);
         let written = std::thread::scope(|scope| {
             scope.spawn(move || make_parts(set, from, &sender));
@@ -106,7 +108,7 @@ impl Engine<'_> {
             anyhow::Ok(written)
         })?;
         let Written { appended, appending, flushing, flushed, .. } = written;
-        let stored = self.runtime.block_on(store.stats())?.samples_stored;
+        let stored = stats()?.samples_stored - replayed;
         ensure!(stored == appended as u64, "{stored} samples stored of {appended}");
         let rate = |samples: usize, took: Duration| crate::float(samples) / took.as_secs_f64();
         let say = |figure, value| self.report.say(figure, value, "samples/s");
