@@ -118,9 +118,9 @@ impl<'a> Batches<'a> {
         let locations = (0..).zip(&functions).map(|(at, &function)| self.location(at, function));
         let locations = locations.collect();
         let function = |number: u32| FunctionDef {
-            name: Arc::clone(&self.names[number as usize]),
-            system_name: Arc::clone(&self.empty),
-            file: Arc::clone(&self.empty),
+            name: Arc::clone(&self.names[number as usize]).into(),
+            system_name: Arc::clone(&self.empty).into(),
+            file: Arc::clone(&self.empty).into(),
             start_line: 0,
         };
         WriteBatch {

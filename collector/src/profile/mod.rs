@@ -5,10 +5,13 @@ mod check;
 pub mod identity;
 mod lines;
 mod names;
+mod text;
 
 pub use check::BatchError;
 pub use lines::Lines;
 pub use names::NewNames;
+pub use text::Text;
+pub(crate) use text::gather;
 
 use proto::{BuildId, FrameKind};
 use std::borrow::Cow;
@@ -79,11 +82,11 @@ pub struct MappingDef {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FunctionDef {
     /// Shown name.
-    pub name: Arc<str>,
+    pub name: Text,
     /// Linkage name, empty if the same.
-    pub system_name: Arc<str>,
+    pub system_name: Text,
     /// Source file.
-    pub file: Arc<str>,
+    pub file: Text,
     /// First line of the function, 0 if unknown.
     pub start_line: i64,
 }
@@ -240,12 +243,11 @@ impl WriteBatch {
     pub(crate) fn add_marker(&mut self, name: &Arc<str>) -> u32 {
         // Limits are far below 32 bits.
         let index = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-        let none = Arc::<str>::from("");
         let function = index(self.functions.len());
         self.functions.push(FunctionDef {
-            name: Arc::clone(name),
-            system_name: Arc::clone(&none),
-            file: none,
+            name: Arc::clone(name).into(),
+            system_name: Text::default(),
+            file: Text::default(),
             start_line: 0,
         });
         let location = index(self.locations.len());

@@ -2,7 +2,7 @@
 
 use crate::profile::{
     Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, NewNames, ProfileDef,
-    ProfileId, ProjectName, SampleDef, SeriesLabels, ValueType, WriteBatch,
+    ProfileId, ProjectName, SampleDef, SeriesLabels, Text, ValueType, WriteBatch,
 };
 use crate::query::{MatchOp, Matcher, Selection, TimeRange};
 use crate::store::{Deletion, DeletionId};
@@ -46,9 +46,9 @@ fn functions() -> impl Strategy<Value = FunctionDef> {
         "pthread_mutex_lock",
         "__lll_lock_wait",
     ];
-    let name = prop::sample::select(names.to_vec()).prop_map(Arc::from);
-    let system = prop::sample::select(vec!["", "", "_Z4workv", "main"]).prop_map(Arc::from);
-    let file = prop::sample::select(vec!["", "a.c", "b.py"]).prop_map(Arc::from);
+    let name = prop::sample::select(names.to_vec()).prop_map(Text::from);
+    let system = prop::sample::select(vec!["", "", "_Z4workv", "main"]).prop_map(Text::from);
+    let file = prop::sample::select(vec!["", "a.c", "b.py"]).prop_map(Text::from);
     (name, system, file, 0_i64..3).prop_map(|(name, system_name, file, start_line)| FunctionDef {
         name,
         system_name,

@@ -6,7 +6,7 @@ use super::fault::{Fault, cap};
 use crate::ingest::addresses::MappedRange;
 use crate::limits::{LOCATION_LINES_MAX, SAMPLE_ATTRIBUTES_MAX, STACK_FRAMES_MAX};
 use crate::profile::{
-    Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, WriteBatch,
+    Attribute, AttributeValue, FunctionDef, LineDef, LocationDef, MappingDef, Text, WriteBatch,
 };
 use hashbrown::HashMap;
 use proto::opentelemetry_proto::tonic::profiles::v1development as otlp;
@@ -348,11 +348,12 @@ impl<'a> Copies<'a> {
         if name.is_empty() {
             return None;
         }
-        let system_name = if system_name == name { Arc::from("") } else { system_name };
-        let file = self.text(function.filename_strindex);
+        let system_name =
+            if system_name == name { Text::default() } else { Text::from(system_name) };
+        let file = self.text(function.filename_strindex).into();
         let start_line = function.start_line.max(0);
         let copy = next_index(batch.functions.len());
-        batch.functions.push(FunctionDef { name, system_name, file, start_line });
+        batch.functions.push(FunctionDef { name: name.into(), system_name, file, start_line });
         self.functions.insert(index, copy);
         Some(copy)
     }

@@ -88,7 +88,7 @@ pub fn receive(body: &[u8], push: &Push, reception: &Reception) -> Result<Receiv
     if sections.sample_types.is_empty() {
         return Err(Fault::NoSampleType);
     }
-    let mut texts = Texts::new(body, &sections.texts)?;
+    let mut texts = Texts::read(body, &sections.texts)?;
     let head = Head::read(body, &sections, &mut texts, push, reception)?;
     let reading = tables::Reading::new(body, &mut texts, &sections.mappings, &sections.functions)?;
     let tables = reading.locations(&sections.locations)?;
@@ -153,7 +153,7 @@ impl Head {
     fn read(
         body: &[u8],
         sections: &Sections,
-        texts: &mut Texts<'_>,
+        texts: &mut Texts,
         push: &Push,
         reception: &Reception,
     ) -> Result<Self, Fault> {
@@ -162,7 +162,7 @@ impl Head {
         if sent.iter().any(|sent| sent.kind.is_empty()) {
             return Err(Fault::NoSampleType);
         }
-        let default = texts.get(sections.default_type, "default_sample_type")?;
+        let default = texts.shared(sections.default_type, "default_sample_type")?;
         let named = push.profile_type.as_ref();
         let find = |name: &Arc<str>| sent.iter().position(|sent| sent.kind == *name);
         let of_sender = named.and_then(find);
@@ -188,7 +188,7 @@ impl Head {
     }
 }
 
-fn value_type(body: &[u8], span: Span, texts: &mut Texts<'_>) -> Result<ValueType, Fault> {
+fn value_type(body: &[u8], span: Span, texts: &mut Texts) -> Result<ValueType, Fault> {
     let (mut kind, mut unit) = (0, 0);
     let mut message = Message::new(body, span);
     while let Some((field, value)) = message.next()? {
@@ -198,8 +198,8 @@ fn value_type(body: &[u8], span: Span, texts: &mut Texts<'_>) -> Result<ValueTyp
             _ => {}
         }
     }
-    let kind = texts.get(kind, "value_type.type")?;
-    let unit = texts.get(unit, "value_type.unit")?;
+    let kind = texts.shared(kind, "value_type.type")?;
+    let unit = texts.shared(unit, "value_type.unit")?;
     cap("the name of a type, in bytes,", kind.len().max(unit.len()), LABEL_BYTES_MAX)?;
     Ok(ValueType { kind, unit })
 }

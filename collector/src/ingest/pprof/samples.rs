@@ -54,7 +54,7 @@ impl Samples {
 /// Reads samples.
 pub(super) struct Reading<'a, 'b> {
     body: &'a [u8],
-    texts: &'b mut Texts<'a>,
+    texts: &'b mut Texts,
     locations: &'b Ids,
     common: &'b Common<'b>,
     samples: Samples,
@@ -72,7 +72,7 @@ pub(super) struct Reading<'a, 'b> {
 impl<'a, 'b> Reading<'a, 'b> {
     pub(super) fn new(
         body: &'a [u8],
-        texts: &'b mut Texts<'a>,
+        texts: &'b mut Texts,
         locations: &'b Ids,
         common: &'b Common<'b>,
     ) -> Self {
@@ -179,7 +179,7 @@ impl<'a, 'b> Reading<'a, 'b> {
     fn set(&mut self, sample: usize, labels: &[Label]) -> Result<Vec<Attribute>, Fault> {
         let mut set: Vec<Attribute> = Vec::with_capacity(labels.len());
         for label in labels {
-            let key = self.texts.get(label.key, "label.key")?;
+            let key = self.texts.shared(label.key, "label.key")?;
             cap("the name of a label, in bytes,", key.len(), LABEL_BYTES_MAX)?;
             self.texts.get(label.unit, "label.num_unit")?;
             let text = self.texts.label(label.text, "label.str")?;
@@ -236,11 +236,7 @@ fn label(body: &[u8], span: Span) -> Result<Label, Fault> {
 }
 
 /// Several values of one name, which pprof permits: one text, cut where it is longer than one may be.
-fn joined(
-    texts: &mut Texts<'_>,
-    first: &AttributeValue,
-    second: &AttributeValue,
-) -> AttributeValue {
+fn joined(texts: &mut Texts, first: &AttributeValue, second: &AttributeValue) -> AttributeValue {
     let text = format!("{},{}", first.text(), second.text());
     AttributeValue::Text(texts.cut(&text))
 }

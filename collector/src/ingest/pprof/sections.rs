@@ -9,8 +9,11 @@ use crate::limits::DECODED_BYTES_MAX;
 /// of the batch, its id. Vectors double, so up to twice the room is taken.
 const MESSAGE_BYTES: usize = 160;
 
-/// Bytes of memory of a text's entry: its span, and the shared copy that the batch refers to.
-const TEXT_BYTES: usize = 48;
+/// Bytes of memory of a text's entry: its span and its end in the memory that all texts share.
+const TEXT_BYTES: usize = 24;
+
+/// Times that the bytes of a text are there: while the memory that texts share is made, and in it.
+const TEXT_COPIES: usize = 2;
 
 /// Bytes of memory for a byte of a location: a line takes 2 bytes on the wire at least, and 16 in the batch.
 /// Frames, values and labels of samples have limits of their own, in `samples`.
@@ -54,7 +57,7 @@ impl Sections {
             5 => self.functions.push(charged(&mut self.charged, value, "function")?),
             6 => {
                 let span = value.span("string_table")?;
-                charge(&mut self.charged, TEXT_BYTES + span.len())?;
+                charge(&mut self.charged, TEXT_BYTES + TEXT_COPIES * span.len())?;
                 self.texts.push(span);
             }
             9 => self.time_nanos = value.signed("time_nanos")?,

@@ -6,9 +6,8 @@ use super::texts::Texts;
 use super::wire::{Message, Span};
 use crate::ingest::addresses::MappedRange;
 use crate::limits::LOCATION_LINES_MAX;
-use crate::profile::{FunctionDef, LineDef, Lines, LocationDef, MappingDef};
+use crate::profile::{FunctionDef, LineDef, Lines, LocationDef, MappingDef, Text};
 use proto::{BuildId, FrameKind};
-use std::sync::Arc;
 
 /// The tables, in the order of the wire.
 pub(super) struct Tables {
@@ -27,7 +26,7 @@ pub(super) fn next_position(len: usize) -> u32 {
 /// Reads the tables.
 pub(super) struct Reading<'a, 'b> {
     pub(super) body: &'a [u8],
-    pub(super) texts: &'b mut Texts<'a>,
+    pub(super) texts: &'b mut Texts,
     mappings: Vec<MappingDef>,
     ranges: Vec<MappedRange>,
     mapping_ids: Ids,
@@ -40,7 +39,7 @@ pub(super) struct Reading<'a, 'b> {
 impl<'a, 'b> Reading<'a, 'b> {
     pub(super) fn new(
         body: &'a [u8],
-        texts: &'b mut Texts<'a>,
+        texts: &'b mut Texts,
         mappings: &[Span],
         functions: &[Span],
     ) -> Result<Self, Fault> {
@@ -75,7 +74,7 @@ impl<'a, 'b> Reading<'a, 'b> {
                 _ => {}
             }
         }
-        let filename = self.texts.get(filename, "mapping.filename")?;
+        let filename = self.texts.shared(filename, "mapping.filename")?;
         // Some writers put other names here than hexadecimal ids; the file's path identifies it then.
         let build_id = BuildId::from_hex(&self.texts.get(build_id, "mapping.build_id")?);
         self.mapping_ids.insert(id, next_position(self.mappings.len()))?;
@@ -104,10 +103,10 @@ impl<'a, 'b> Reading<'a, 'b> {
             start_line: start_line.max(0),
         };
         if function.name.is_empty() {
-            function.name = Arc::clone(&function.system_name);
+            function.name = function.system_name.clone();
         }
         if function.name == function.system_name {
-            function.system_name = self.texts.get(0, "function.system_name")?;
+            function.system_name = Text::default();
         }
         self.function_ids.insert(id, next_position(self.named.len()))?;
         let is_named = !function.name.is_empty();

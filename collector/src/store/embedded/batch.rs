@@ -191,9 +191,9 @@ impl Decoder<'_> {
 
     fn function(&mut self) -> Result<FunctionDef, Malformed> {
         Ok(FunctionDef {
-            name: self.text()?,
-            system_name: self.text()?,
-            file: self.text()?,
+            name: self.text()?.into(),
+            system_name: self.text()?.into(),
+            file: self.text()?.into(),
             start_line: self.reader.signed()?,
         })
     }

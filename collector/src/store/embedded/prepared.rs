@@ -12,7 +12,9 @@ use super::engine::{Engine, Project};
 use super::symbols::Symbols;
 use super::trie::stack_hash;
 use crate::profile::identity::{BatchIdentities, LineQuality};
-use crate::profile::{FunctionDef, LocationDef, MappingDef, NewNames, ProfileDef, WriteBatch};
+use crate::profile::{
+    FunctionDef, LocationDef, MappingDef, NewNames, ProfileDef, WriteBatch, gather,
+};
 
 /// Stands for the id of a location, the node of a stack or a place in a table that is not known.
 pub(super) const UNKNOWN: u32 = u32::MAX;
@@ -50,6 +52,9 @@ impl Prepared {
             let own = this.find(&project);
             this.shrink(&own);
         }
+        // It may wait long, and few of many texts are left.
+        let functions = this.batch.functions.iter_mut();
+        gather(functions.flat_map(|it| [&mut it.name, &mut it.system_name, &mut it.file]));
         this
     }
 

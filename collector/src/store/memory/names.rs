@@ -42,7 +42,7 @@ impl Names {
                 functions.push(id);
                 let info = FunctionInfo {
                     name: identity::shown_name(function).into(),
-                    file: Arc::clone(&function.file),
+                    file: Arc::from(&*function.file),
                     line: function.start_line,
                     kind: location.kind,
                     module: module.into(),
