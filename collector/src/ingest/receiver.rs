@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
 /// Why a request is refused as a whole: nothing of it is stored.
@@ -230,19 +230,16 @@ impl Receiver {
     /// # Errors
     /// The request is refused as a whole; single profiles that are refused are in the answer.
     pub async fn store(&self, body: HeldBody, coding: Coding) -> Result<Rejections, Refused> {
-        let decode = move |reception: &Reception| -> Result<otlp::Received, Refused> {
+        let decode = move |reception: &Reception| -> Result<_, Refused> {
             let HeldBody { bytes, held } = body;
             let bytes = plain(bytes, coding)?;
             let received = otlp::receive(&bytes, reception)?;
             drop((bytes, held));
-            Ok(received)
+            let otlp::Received { batch, rejections, old_layout, truncated, accounts } = received;
+            Ok((batch, (rejections, old_layout, truncated, accounts)))
         };
-        let otlp::Received { batch, rejections, old_layout, truncated, accounts } =
-            self.in_turn(decode).await?;
-        if !batch.profiles.is_empty() {
-            let ack = self.append(batch).await?;
-            self.metrics.ledger(&otlp::sums(&accounts, &ack.repeated));
-        }
+        let ((rejections, old_layout, truncated, accounts), ack) = self.take(decode).await?;
+        self.metrics.ledger(&otlp::sums(&accounts, &ack.repeated));
         self.metrics.old_layout.inc_by(old_layout);
         self.metrics.truncated.inc_by(truncated);
         self.metrics.rejected(&rejections);
@@ -259,31 +256,32 @@ impl Receiver {
         coding: Coding,
         push: Push,
     ) -> Result<Pushed, Refused> {
-        let decode = move |reception: &Reception| -> Result<pprof::Received, Refused> {
+        let decode = move |reception: &Reception| -> Result<_, Refused> {
             let HeldBody { bytes, held } = body;
             let plain = plain_pprof(bytes, coding)?;
             let received = pprof::receive(&plain, &push, reception)?;
             drop((plain, held));
-            Ok(received)
+            let pprof::Received { batch, types, view, replaced, truncated } = received;
+            let first = batch.profiles.first();
+            let (service, time_ms, duration_ms) = first.map_or_else(Default::default, |profile| {
+                (Arc::clone(&profile.labels.service), profile.time_ms, profile.duration_ms)
+            });
+            let is_repeated = false;
+            let pushed = Pushed { service, time_ms, duration_ms, types, view, is_repeated };
+            Ok((batch, (pushed, replaced, truncated)))
         };
-        let pprof::Received { batch, types, view, replaced, truncated } =
-            self.in_turn(decode).await?;
-        let first = batch.profiles.first();
-        let (service, time_ms, duration_ms) = first.map_or_else(Default::default, |profile| {
-            (Arc::clone(&profile.labels.service), profile.time_ms, profile.duration_ms)
-        });
-        let ack = self.append(batch).await?;
+        let ((pushed, replaced, truncated), ack) = self.take(decode).await?;
         self.metrics.replaced.inc_by(replaced);
         self.metrics.truncated.inc_by(truncated);
-        let is_repeated = ack.stored == 0;
-        Ok(Pushed { service, time_ms, duration_ms, types, view, is_repeated })
+        Ok(Pushed { is_repeated: ack.stored == 0, ..pushed })
     }
 
-    /// Decodes on a thread for blocking work, when it is this request's turn.
-    async fn in_turn<T: Send + 'static>(
+    /// Decodes on a thread for blocking work, when it is this request's turn, and stores the batch; answers what else was
+    /// decoded, and what became of the batch.
+    async fn take<T: Send + 'static>(
         &self,
-        decode: impl FnOnce(&Reception) -> Result<T, Refused> + Send + 'static,
-    ) -> Result<T, Refused> {
+        decode: impl FnOnce(&Reception) -> Result<(WriteBatch, T), Refused> + Send + 'static,
+    ) -> Result<(T, Ack), Refused> {
         let wait = Duration::from_millis(limits::DECODING_WAIT_MS);
         let turn = match timeout(wait, Arc::clone(&self.decoding).acquire_owned()).await {
             Ok(Ok(turn)) => turn,
@@ -298,24 +296,32 @@ impl Receiver {
                 to_ms: now_ms + limits::FUTURE_MS_MAX,
             },
         };
-        let task = tokio::task::spawn_blocking(move || {
+        let (tell, told) = oneshot::channel();
+        let make = move || {
             let decoded = decode(&reception);
             drop(turn);
-            decoded
-        });
-        match task.await {
-            Ok(outcome) => outcome,
-            Err(error) => Err(Refused::Failed(format!("decoding stopped: {error}"))),
-        }
-    }
-
-    async fn append(&self, batch: WriteBatch) -> Result<Ack, Refused> {
-        let profiles = batch.profiles.iter();
-        let samples: Vec<usize> = profiles.map(|profile| profile.samples.len()).collect();
+            let (batch, told) = match decoded {
+                Ok((batch, rest)) => {
+                    let profiles = batch.profiles.iter();
+                    let samples: Vec<usize> =
+                        profiles.map(|profile| profile.samples.len()).collect();
+                    (Some(batch), Ok((rest, samples)))
+                }
+                Err(refused) => (None, Err(refused)),
+            };
+            // Nobody listens if the client hung up; the batch is stored all the same.
+            drop(tell.send(told));
+            batch.filter(|batch| !batch.profiles.is_empty())
+        };
         // No limit on the time: to give up would mean to answer 503 for what may be stored after all.
-        let ack = self.store.append(batch).await?;
+        let appended = self.store.append_made(Box::new(make)).await;
+        let Ok(told) = told.await else {
+            return Err(Refused::Failed("decoding stopped".to_owned()));
+        };
+        let (rest, samples) = told?;
+        let ack = appended?.unwrap_or_default();
         self.metrics.stored(&ack, &samples);
-        Ok(ack)
+        Ok((rest, ack))
     }
 
     /// Counts a finished request.

@@ -12,7 +12,7 @@ use crate::ingest::receiver::now_ms;
 use crate::limits::REQUEST_BYTES_MAX;
 use crate::query::{self, MergeQuery, Selection, TimelineQuery};
 use crate::store::memory::MemoryStore;
-use crate::store::{Ack, ProfileStore, StoreError, StoreFuture, StoreStats};
+use crate::store::{Ack, MakeBatch, ProfileStore, StoreError, StoreFuture, StoreStats};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http_body_util::{BodyExt as _, Full};
@@ -40,11 +40,13 @@ struct TestStore {
 }
 
 impl ProfileStore for TestStore {
-    fn append(&self, batch: crate::profile::WriteBatch) -> StoreFuture<'_, Ack> {
-        if self.busy.load(Ordering::Relaxed) {
-            return std::future::ready(Err(StoreError::Busy("full".to_owned()))).boxed();
+    fn append_made(&self, make: MakeBatch) -> StoreFuture<'_, Option<Ack>> {
+        match make() {
+            Some(_) if self.busy.load(Ordering::Relaxed) => {
+                std::future::ready(Err(StoreError::Busy("full".to_owned()))).boxed()
+            }
+            made => self.inner.append_made(Box::new(|| made)),
         }
-        self.inner.append(batch)
     }
     fn delete(&self, deletion: crate::store::Deletion) -> StoreFuture<'_, ()> {
         self.inner.delete(deletion)

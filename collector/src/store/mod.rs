@@ -202,14 +202,23 @@ impl From<TimelineError> for StoreError {
     }
 }
 
+/// Makes a batch, which may take long; nothing if there is none to store.
+pub type MakeBatch = Box<dyn FnOnce() -> Option<WriteBatch> + Send>;
+
 /// The answer of a store operation.
 pub type StoreFuture<'a, T> = BoxFuture<'a, Result<T, StoreError>>;
 
 /// The engine boundary. Every answer is computed from data whose append was acknowledged before the
 /// call (and possibly later data).
 pub trait ProfileStore: Send + Sync {
-    /// Resolves only when the batch is durable. A profile with an id seen before is not stored twice.
-    fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack>;
+    /// Makes a batch on a thread that may block, and stores it. Resolves only when it is durable. A profile with an id seen
+    /// before is not stored twice.
+    fn append_made(&self, make: MakeBatch) -> StoreFuture<'_, Option<Ack>>;
+    /// The same with a batch that is there.
+    fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack> {
+        let appended = self.append_made(Box::new(|| Some(batch)));
+        Box::pin(async { Ok(appended.await?.unwrap_or_default()) })
+    }
     /// Resolves when no later answer holds a sample of the deletion, also after a crash. The same id twice is one
     /// deletion.
     fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()>;

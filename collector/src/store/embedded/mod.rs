@@ -38,11 +38,11 @@ mod writer;
 pub use engine::Clock;
 
 use super::{
-    Ack, Deletion, DeletionId, FileAddress, FileAddresses, ProfileStore, Retention, StoreError,
-    StoreFuture, StoreStats,
+    Ack, Deletion, DeletionId, FileAddress, FileAddresses, MakeBatch, ProfileStore, Retention,
+    StoreError, StoreFuture, StoreStats,
 };
 use crate::limits;
-use crate::profile::{NewNames, ProjectName, WriteBatch};
+use crate::profile::{NewNames, ProjectName};
 use crate::query::{
     Coverage, FlameTree, FunctionRow, LabelName, LabelValue, Locks, LocksQuery, MergeQuery,
     ProfileTypeRow, Selection, ServiceRow, Timeline, TimelineQuery, Told,
@@ -80,9 +80,7 @@ pub struct EmbeddedOptions {
 #[derive(Debug)]
 pub struct EmbeddedStore {
     engine: Arc<Engine>,
-    queue_bytes: Arc<AtomicU64>,
-    /// Absent while shutting down.
-    commands: Mutex<Option<Sender<Command>>>,
+    queue: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
     merges: Merges,
     /// Locked for as long as the folder is in use.
@@ -134,8 +132,7 @@ impl EmbeddedStore {
             .map_err(|error| failed(&wal_dir, error))?;
         Ok(Self {
             engine,
-            queue_bytes,
-            commands: Mutex::new(Some(sender)),
+            queue: Arc::new(Queue { bytes: queue_bytes, commands: Mutex::new(Some(sender)) }),
             thread: Mutex::new(Some(thread)),
             merges,
             lock,
@@ -152,26 +149,6 @@ impl EmbeddedStore {
         })
     }
 
-    fn send(&self, command: Command) -> Result<(), StoreError> {
-        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = commands.as_ref().map(|commands| commands.send(command));
-        match sent {
-            Some(Ok(())) => Ok(()),
-            _ => Err(StoreError::Busy("the store is shutting down".to_owned())),
-        }
-    }
-
-    /// Takes room for a batch in the queue of the writer.
-    fn reserve(&self, bytes: u64) -> Result<(), StoreError> {
-        let queued = self.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // One batch larger than the whole queue must still get through.
-        if queued > 0 && queued + bytes > limits::APPEND_QUEUE_BYTES_MAX {
-            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(StoreError::Busy("too many batches wait for the disk".to_owned()));
-        }
-        Ok(())
-    }
-
     async fn learn_names(&self, names: NewNames) -> Result<(), StoreError> {
         let (prepared, encoded, bytes) = compute(move || {
             let prepared = Prepared::of_names(names);
@@ -180,40 +157,26 @@ impl EmbeddedStore {
             Ok((prepared, encoded, bytes))
         })
         .await?;
-        self.reserve(bytes)?;
         let (reply, answer) = oneshot::channel();
         let naming = Naming { prepared, encoded, queue_bytes: bytes, reply };
-        if let Err(error) = self.send(Command::Name(Box::new(naming))) {
-            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(error);
-        }
+        self.queue.send_sized(bytes, Command::Name(Box::new(naming)))?;
         answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
     }
 
-    async fn append_batch(&self, batch: WriteBatch) -> Result<Ack, StoreError> {
-        // What needs no order is done here, beside the writer.
-        let engine = Arc::clone(&self.engine);
-        let (prepared, encoded, bytes) = compute(move || {
-            batch.check()?;
-            let prepared = Prepared::new(&engine, batch);
-            let encoded = prepared.encode().map_err(not_encoded)?;
-            let bytes = prepared_bytes(&prepared) + encoded.len() as u64;
-            Ok((prepared, encoded, bytes))
-        })
-        .await?;
-        self.reserve(bytes)?;
+    async fn append_all(&self, make: MakeBatch) -> Result<Option<Ack>, StoreError> {
+        let (engine, queue) = (Arc::clone(&self.engine), Arc::clone(&self.queue));
         let (reply, answer) = oneshot::channel();
-        let append = Append { prepared, encoded, queue_bytes: bytes, reply };
-        let sent = self.send(Command::Append(Box::new(append)));
-        if let Err(error) = sent {
-            self.queue_bytes.fetch_sub(bytes, Ordering::Relaxed);
-            return Err(error);
+        let task = tokio::task::spawn_blocking(move || hand_over(&engine, &queue, make, reply));
+        // The writer's answer alone wakes whoever waits: between the two threads is no third one.
+        if let Ok(stored) = answer.await {
+            let Stored { ack, left } = stored?;
+            drop(left);
+            return Ok(Some(ack));
         }
-        let stored = answer.await;
-        let ended = |_| Err(StoreError::Busy("the writer ended".to_owned()));
-        let Stored { ack, left } = stored.unwrap_or_else(ended)?;
-        drop(left);
-        Ok(ack)
+        match task.await.unwrap_or_else(|error| Err(stopped(error)))? {
+            HandedOver::Yes => Err(StoreError::Busy("the writer ended".to_owned())),
+            HandedOver::Nothing => Ok(None),
+        }
     }
 
     /// Runs a question whose answer has no place for what it leaves out.
@@ -241,6 +204,64 @@ impl EmbeddedStore {
     }
 }
 
+/// The way to the writer.
+#[derive(Debug)]
+struct Queue {
+    /// Of the batches that wait.
+    bytes: Arc<AtomicU64>,
+    /// Absent while shutting down.
+    commands: Mutex<Option<Sender<Command>>>,
+}
+
+impl Queue {
+    fn send(&self, command: Command) -> Result<(), StoreError> {
+        let commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = commands.as_ref().map(|commands| commands.send(command));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(StoreError::Busy("the store is shutting down".to_owned())),
+        }
+    }
+
+    /// Gives the writer what takes these bytes of memory while it waits.
+    fn send_sized(&self, bytes: u64, command: Command) -> Result<(), StoreError> {
+        let queued = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        // One batch larger than the whole queue must still get through.
+        if queued > 0 && queued + bytes > limits::APPEND_QUEUE_BYTES_MAX {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(StoreError::Busy("too many batches wait for the disk".to_owned()));
+        }
+        let sent = self.send(command);
+        if sent.is_err() {
+            self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        sent
+    }
+}
+
+/// Whether there was a batch for the writer.
+enum HandedOver {
+    Yes,
+    Nothing,
+}
+
+/// Makes a batch, does what needs no order beside the writer, and gives it to the writer, who replies.
+fn hand_over(
+    engine: &Engine,
+    queue: &Queue,
+    make: MakeBatch,
+    reply: oneshot::Sender<Result<Stored, StoreError>>,
+) -> Result<HandedOver, StoreError> {
+    let Some(batch) = make() else { return Ok(HandedOver::Nothing) };
+    batch.check()?;
+    let prepared = Prepared::new(engine, batch);
+    let encoded = prepared.encode().map_err(not_encoded)?;
+    let queue_bytes = prepared_bytes(&prepared) + encoded.len() as u64;
+    let append = Append { prepared, encoded, queue_bytes, reply };
+    queue.send_sized(queue_bytes, Command::Append(Box::new(append)))?;
+    Ok(HandedOver::Yes)
+}
+
 /// Held by a future that waits for an answer; dropped with it.
 struct Waiting(Asker);
 
@@ -255,17 +276,19 @@ async fn compute<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let joined = tokio::task::spawn_blocking(work).await;
-    joined.unwrap_or_else(|error| {
-        let what = "a task of the store".to_owned();
-        Err(StoreError::Io { what, source: std::io::Error::other(error) })
-    })
+    joined.unwrap_or_else(|error| Err(stopped(error)))
+}
+
+fn stopped(error: tokio::task::JoinError) -> StoreError {
+    let what = "a task of the store".to_owned();
+    StoreError::Io { what, source: std::io::Error::other(error) }
 }
 
 impl Drop for EmbeddedStore {
     fn drop(&mut self) {
         self.merges.stop();
         // Without a sender the writer ends, after it served what waits.
-        self.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.queue.commands.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take()
             && thread.join().is_err()
         {
@@ -280,14 +303,14 @@ impl Drop for EmbeddedStore {
 }
 
 impl ProfileStore for EmbeddedStore {
-    fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack> {
-        Box::pin(self.append_batch(batch))
+    fn append_made(&self, make: MakeBatch) -> StoreFuture<'_, Option<Ack>> {
+        Box::pin(self.append_all(make))
     }
 
     fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            self.send(Command::Delete(Box::new(deletion), reply))?;
+            self.queue.send(Command::Delete(Box::new(deletion), reply))?;
             answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
         })
     }
@@ -375,7 +398,7 @@ impl ProfileStore for EmbeddedStore {
     fn flush(&self) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            self.send(Command::Flush(reply))?;
+            self.queue.send(Command::Flush(reply))?;
             answer.await.unwrap_or_else(|_| Err(StoreError::Busy("the writer ended".to_owned())))
         })
     }

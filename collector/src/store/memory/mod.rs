@@ -7,8 +7,8 @@ mod names;
 mod scan;
 
 use super::{
-    Ack, Deletion, DeletionId, FileAddress, FileAddresses, ProfileStore, StoreError, StoreFuture,
-    StoreStats,
+    Ack, Deletion, DeletionId, FileAddress, FileAddresses, MakeBatch, ProfileStore, StoreError,
+    StoreFuture, StoreStats,
 };
 use crate::profile::{
     Attribute, NewNames, ProfileId, ProjectName, SeriesLabels, ValueType, WriteBatch,
@@ -168,8 +168,8 @@ impl Inner {
 }
 
 impl ProfileStore for MemoryStore {
-    fn append(&self, batch: WriteBatch) -> StoreFuture<'_, Ack> {
-        Box::pin(ready(self.lock().append(&batch)))
+    fn append_made(&self, make: MakeBatch) -> StoreFuture<'_, Option<Ack>> {
+        Box::pin(ready(make().map(|batch| self.lock().append(&batch)).transpose()))
     }
 
     fn delete(&self, deletion: Deletion) -> StoreFuture<'_, ()> {
