@@ -141,11 +141,17 @@ impl<'a> Message<'a> {
         Fault::Truncated { at: self.bytes.len() }
     }
 
+    /// Nearly all numbers are ids, lines and lengths of one or two bytes.
+    #[inline]
     fn varint(&mut self) -> Result<u64, Fault> {
-        match self.bytes.get(self.at) {
-            Some(&byte) if byte < 0x80 => {
+        match self.bytes.get(self.at..) {
+            Some(&[byte, ..]) if byte < 0x80 => {
                 self.at += 1;
                 Ok(u64::from(byte))
+            }
+            Some(&[low, high, ..]) if high < 0x80 => {
+                self.at += 2;
+                Ok(u64::from(high) << 7 | u64::from(low & 0x7f))
             }
             _ => self.long_varint(),
         }

@@ -173,7 +173,7 @@ impl Engine {
             return Vec::new();
         };
         let symbols = project.symbols();
-        type_rows(symbols.types.iter().map(|entry| (entry.value_type.clone(), entry.newest.1)))
+        type_rows(symbols.types.iter().map(|entry| (entry.value_type.clone(), entry.newest().1)))
     }
 
     pub(super) fn coverage(

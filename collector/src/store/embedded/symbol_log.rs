@@ -259,11 +259,11 @@ fn read_frame(payload: &[u8], symbols: &mut Symbols) -> Result<(), Malformed> {
             CHANGED_LOCATIONS => {
                 let id = below(reader.small()?, symbols.locations.len())?;
                 let location = read_location(reader, symbols)?;
-                symbols.locations[id as usize] = location;
+                symbols.replace_location(id, location);
             }
             NAMED_BY_FILES => {
                 let id = below(reader.small()?, symbols.locations.len())?;
-                symbols.locations[id as usize].quality.source = NameSource::DebugFile;
+                symbols.mark_named_by_file(id);
             }
             _ => return Err(Malformed("a frame of an unknown kind")),
         }
@@ -378,8 +378,9 @@ fn read_location(reader: &mut Reader<'_>, symbols: &Symbols) -> Result<Location,
 fn write_type(writer: &mut Writer, entry: &TypeEntry) {
     writer.text(&entry.value_type.kind);
     writer.text(&entry.value_type.unit);
-    writer.signed(entry.newest.0);
-    writer.number(entry.newest.1);
+    let (time_ms, period_ns) = entry.newest();
+    writer.signed(time_ms);
+    writer.number(period_ns);
 }
 
 /// Types are few: each checkpoint writes all of them, with what is newest.

@@ -15,7 +15,7 @@ use hashbrown::{HashMap, HashSet};
 use proto::FrameKind;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A function.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,11 +47,24 @@ pub(super) struct Line {
     pub(super) line: u32,
 }
 
-/// A type of profiles and the newest profile of it: its start and its period, nanoseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A type of profiles.
+#[derive(Debug)]
 pub(super) struct TypeEntry {
     pub(super) value_type: ValueType,
-    pub(super) newest: (i64, u64),
+    /// Nearly every profile is newer than all before: one that brings nothing else is taken beside readers.
+    newest: Mutex<(i64, u64)>,
+}
+
+impl TypeEntry {
+    /// Start, Unix milliseconds, and period, nanoseconds, of the newest profile.
+    pub(super) fn newest(&self) -> (i64, u64) {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn meet(&self, profile: (i64, u64)) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = (*newest).max(profile);
+    }
 }
 
 /// A series: labels, type, period.
@@ -89,10 +102,25 @@ pub(super) struct Symbols {
     type_ids: HashMap<ValueType, u32>,
     mapping_ids: HashMap<MappingDef, u32>,
     function_ids: HashMap<u128, u32>,
-    location_ids: HashMap<u128, u32>,
+    location_ids: HashMap<u128, KnownLocation>,
     series_ids: HashMap<Arc<Series>, u32>,
     service_ids: HashMap<Arc<str>, u32>,
     texts: HashSet<Arc<str>>,
+}
+
+/// Where a location is, and what its names are: one look into a table that no cache holds tells whether it is known as it
+/// is sent.
+#[derive(Clone, Copy, Debug)]
+struct KnownLocation {
+    id: u32,
+    /// Hashes of its quality and of the one that was passed over.
+    names: [u64; 2],
+}
+
+/// The chance that other names have the same is 2^-63. The rest of a quality is counted from its contents.
+fn hash_of(quality: &LineQuality) -> u64 {
+    let contents = u64::try_from(quality.contents >> 64).unwrap_or_default();
+    contents & !1 | u64::from(quality.source == NameSource::DebugFile)
 }
 
 /// The id of the next entry of a table. Limits are far below 32 bits and checked before.
@@ -131,9 +159,8 @@ impl Symbols {
 
     /// The id of a location that is known, if there is nothing to learn from names of this quality.
     pub(super) fn known_location(&self, identity: u128, quality: &LineQuality) -> Option<u32> {
-        let id = self.location_ids.get(&identity).copied()?;
-        let Location { quality: known, passed_over, .. } = &self.locations[id as usize];
-        [known, passed_over].contains(&quality).then_some(id)
+        let known = self.location_ids.get(&identity)?;
+        known.names.contains(&hash_of(quality)).then_some(known.id)
     }
 
     /// Learns the locations of a batch whose ids are not known; fills them in.
@@ -158,7 +185,7 @@ impl Symbols {
         if let Some(id) = self.known_location(identity, &quality) {
             return id;
         }
-        let known = self.location_ids.get(&identity).copied();
+        let known = self.location_ids.get(&identity).map(|known| known.id);
         let location = &batch.locations[at];
         let mapping = location.mapping.map(|mapping| &batch.mappings[mapping as usize]);
         let module = mapping.map_or("", |mapping| module_name(&mapping.filename));
@@ -179,9 +206,7 @@ impl Symbols {
             return id;
         }
         let mapping = mapping.map(|mapping| self.learn_mapping(mapping));
-        let id = next_id(&self.locations);
-        self.location_ids.insert(identity, id);
-        self.locations.push(Location {
+        self.push_location(Location {
             identity,
             kind: location.kind,
             mapping,
@@ -189,8 +214,7 @@ impl Symbols {
             quality,
             passed_over: quality,
             lines: lines.into(),
-        });
-        id
+        })
     }
 
     /// Takes better names for a location that is known.
@@ -204,6 +228,7 @@ impl Symbols {
         let known = &mut self.locations[id as usize];
         if quality <= known.quality {
             known.passed_over = quality;
+            self.note_location(id);
             return;
         }
         let mapping = mapping.map(|mapping| self.learn_mapping(mapping));
@@ -215,6 +240,7 @@ impl Symbols {
         location.passed_over = std::mem::replace(&mut location.quality, quality);
         location.mapping = mapping;
         location.lines = lines.into();
+        self.note_location(id);
         self.changed.locations.insert(id);
     }
 
@@ -271,14 +297,14 @@ impl Symbols {
         }
     }
 
-    /// The series of a profile, if there is nothing to learn from it.
+    /// The series of a profile, if there is nothing to learn from it but its time.
     pub(super) fn known_series(&self, profile: &ProfileDef) -> Option<u32> {
         let &type_id = self.type_ids.get(&profile.sample_type)?;
         let &service = self.service_ids.get(&profile.labels.service)?;
         let (labels, period_ns) = (profile.labels.clone(), profile.period_ns());
-        let is_newest = self.types[type_id as usize].newest < (profile.time_ms, period_ns);
+        self.types[type_id as usize].meet((profile.time_ms, period_ns));
         let series = Series { labels, type_id, period_ns, service };
-        self.series_ids.get(&series).copied().filter(|_| !is_newest)
+        self.series_ids.get(&series).copied()
     }
 
     /// The series of a profile; makes it, its type and its service if they are new.
@@ -304,13 +330,12 @@ impl Symbols {
     /// The number of a type, which is made if it is new; its newest profile is the later of both.
     pub(super) fn newest_type(&mut self, value_type: ValueType, newest: (i64, u64)) -> u32 {
         if let Some(&id) = self.type_ids.get(&value_type) {
-            let entry = &mut self.types[id as usize];
-            entry.newest = entry.newest.max(newest);
+            self.types[id as usize].meet(newest);
             return id;
         }
         let id = next_id(&self.types);
         self.type_ids.insert(value_type.clone(), id);
-        self.types.push(TypeEntry { value_type, newest });
+        self.types.push(TypeEntry { value_type, newest: Mutex::new(newest) });
         id
     }
 
@@ -359,9 +384,28 @@ impl Symbols {
 
     pub(super) fn push_location(&mut self, location: Location) -> u32 {
         let id = next_id(&self.locations);
-        self.location_ids.insert(location.identity, id);
         self.locations.push(location);
+        self.note_location(id);
         id
+    }
+
+    /// Takes another description of a location that is there.
+    pub(super) fn replace_location(&mut self, id: u32, location: Location) {
+        self.locations[id as usize] = location;
+        self.note_location(id);
+    }
+
+    /// Says that a debug file gave the names of a location.
+    pub(super) fn mark_named_by_file(&mut self, id: u32) {
+        self.locations[id as usize].quality.source = NameSource::DebugFile;
+        self.note_location(id);
+    }
+
+    fn note_location(&mut self, id: u32) {
+        let location = &self.locations[id as usize];
+        let names = [&location.quality, &location.passed_over].map(hash_of);
+        let known = KnownLocation { id, names };
+        self.location_ids.insert(location.identity, known);
     }
 
     pub(super) fn push_service(&mut self, service: Service) -> u32 {
