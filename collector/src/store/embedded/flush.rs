@@ -374,11 +374,20 @@ fn add_rows(
 
 fn rows_of_hour(rows: &Rows, hour: i64) -> (SeriesRows, &[Arc<[Attribute]>]) {
     let start_ms = hour * HOUR_MS;
+    let offset = |time_ms: i64| u32::try_from(time_ms - start_ms).unwrap_or(0);
+    if [rows.first_ms, rows.last_ms].map(|time_ms| time_ms.div_euclid(HOUR_MS)) == [hour; 2] {
+        let columns = SeriesRows {
+            times: rows.times.iter().map(|&time_ms| offset(time_ms)).collect(),
+            nodes: rows.nodes.clone(),
+            values: rows.values.clone(),
+            sets: rows.sets.clone(),
+        };
+        return (columns, &rows.dictionary);
+    }
     let mut columns = SeriesRows::default();
     for (at, &time_ms) in rows.times.iter().enumerate() {
-        let offset = time_ms - start_ms;
-        if (0..HOUR_MS).contains(&offset) {
-            columns.times.push(u32::try_from(offset).unwrap_or(0));
+        if (start_ms..start_ms + HOUR_MS).contains(&time_ms) {
+            columns.times.push(offset(time_ms));
             columns.nodes.push(rows.nodes[at]);
             columns.values.push(rows.values[at]);
             columns.sets.push(rows.sets[at]);

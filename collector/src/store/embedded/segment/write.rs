@@ -21,6 +21,27 @@ pub(in super::super) struct SeriesRows {
     pub(in super::super) sets: Vec<u32>,
 }
 
+impl SeriesRows {
+    /// The same in order of time; of one time, in the order of before.
+    fn by_time(self) -> Self {
+        if self.times.is_sorted() {
+            return self;
+        }
+        let mut order: Vec<u64> =
+            (0_u64..).zip(&self.times).map(|(at, &time)| u64::from(time) << 32 | at).collect();
+        order.sort_unstable();
+        let pick = |column: &[u32]| -> Vec<u32> {
+            order.iter().map(|&pair| column[low_half(pair) as usize]).collect()
+        };
+        Self {
+            times: order.iter().map(|&pair| high_half(pair)).collect(),
+            nodes: pick(&self.nodes),
+            sets: pick(&self.sets),
+            values: order.iter().map(|&pair| self.values[low_half(pair) as usize]).collect(),
+        }
+    }
+}
+
 /// A segment under construction.
 pub(in super::super) struct SegmentWriter {
     file: Box<dyn AppendFile>,
@@ -175,18 +196,7 @@ struct Sorted {
 
 impl Sorted {
     fn of(rows: SeriesRows) -> Self {
-        let mut order: Vec<u32> = (0..).take(rows.times.len()).collect();
-        if !rows.times.is_sorted() {
-            order.sort_by_key(|&at| rows.times[at as usize]);
-        }
-        let pick32 =
-            |column: &[u32]| -> Vec<u32> { order.iter().map(|&at| column[at as usize]).collect() };
-        let rows = SeriesRows {
-            times: pick32(&rows.times),
-            nodes: pick32(&rows.nodes),
-            sets: pick32(&rows.sets),
-            values: order.iter().map(|&at| rows.values[at as usize]).collect(),
-        };
+        let rows = rows.by_time();
         let mut by_node: Vec<u64> =
             (0_u64..).zip(&rows.nodes).map(|(at, &node)| u64::from(node) << 32 | at).collect();
         by_node.sort_unstable();
@@ -262,12 +272,13 @@ fn write_sets(
     dictionary: &[Arc<[Attribute]>],
     writer: &mut Writer,
 ) -> io::Result<()> {
-    let mut numbers: BTreeMap<u32, u32> = sets.iter().map(|&set| (set, 0)).collect();
+    // One more than the number of each set in use, in the order of the dictionary.
+    let mut numbers = vec![0_u32; dictionary.len()];
+    sets.iter().for_each(|&set| numbers[set as usize] = 1);
+    let used = || dictionary.iter().zip(&numbers).filter(|(_, used)| **used > 0);
     let mut plain = Writer::default();
-    plain.length(numbers.len());
-    for (number, (&set, renumbered)) in (0..).zip(&mut numbers) {
-        *renumbered = number;
-        let attributes = &dictionary[set as usize];
+    plain.length(used().count());
+    for (attributes, _) in used() {
         plain.length(attributes.len());
         for attribute in attributes.iter() {
             plain.text(&attribute.key);
@@ -285,7 +296,8 @@ fn write_sets(
         }
     }
     press(&plain.bytes, writer)?;
-    let indices: Vec<u32> = sets.iter().map(|set| numbers[set]).collect();
+    (1..).zip(numbers.iter_mut().filter(|used| **used > 0)).for_each(|(next, used)| *used = next);
+    let indices: Vec<u32> = sets.iter().map(|&set| numbers[set as usize] - 1).collect();
     pack(&indices, writer);
     Ok(())
 }
