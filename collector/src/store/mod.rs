@@ -83,8 +83,8 @@ pub struct FileAddresses {
 pub struct FileAddress {
     /// ELF address.
     pub address: u64,
-    /// The file's name as it was sent; the last, where there are several.
-    pub filename: Arc<str>,
+    /// The file's name, without the folders that it lay in: one file may lie in several.
+    pub module: Arc<str>,
     /// Who runs the code.
     pub kind: FrameKind,
 }

@@ -351,7 +351,7 @@ impl Symbols {
             let mapping = &self.mappings[location.mapping? as usize];
             is_wanted(location, mapping).then(|| FileAddress {
                 address: location.address,
-                filename: Arc::clone(&mapping.filename),
+                module: module_name(&mapping.filename).into(),
                 kind: location.kind,
             })
         });

@@ -73,8 +73,8 @@ impl Names {
                 && address > file.after
                 && identity::has_stable_addresses(kind)
                 && quality.source == NameSource::Sender;
-            let filename = Arc::clone(&mapping.filename);
-            is_wanted.then_some(FileAddress { address, filename, kind })
+            let module = module_name(&mapping.filename).into();
+            is_wanted.then_some(FileAddress { address, module, kind })
         });
         first_of(found.collect(), file.limit)
     }
