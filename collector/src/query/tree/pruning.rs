@@ -9,9 +9,6 @@ use std::cmp::Reverse;
 const CLASSES_BITS: u32 = 4;
 const CLASSES: usize = 64 << CLASSES_BITS;
 
-/// One node in so many: from there on the depths of all are computed at once.
-const FEW: usize = 8;
-
 /// Which nodes survive, by node.
 pub(super) fn kept(
     tree: &MergedTree,
@@ -75,20 +72,25 @@ fn heaviest_nodes(tree: &MergedTree, names: &dyn FunctionNames, count: usize) ->
     }
     ranked.sort_by_cached_key(|&(sum, function)| Reverse((sum, names.identity(function))));
     ranked.truncate(count);
-    let mut best: ByFunction<Option<NodeId>> = ByFunction::default();
+    let mut best: ByFunction<Option<(u64, NodeId)>> = ByFunction::default();
     ranked.iter().for_each(|&(_, function)| *best.get_or_make(function, || None) = None);
+    let mut largest_nodes = Vec::new();
     for (node, &value) in hot() {
         let function = tree.function[node as usize];
-        let Some(best) = best.get_mut(function) else { continue };
         let largest = functions.get_mut(function).map(|&mut (_, largest)| largest);
-        if largest == Some(value.unsigned_abs()) {
-            let hash = |node| path_hash(tree, names, node);
-            *best = Some(
-                best.map_or(node, |other| if hash(node) > hash(other) { node } else { other }),
-            );
+        if largest == Some(value.unsigned_abs()) && best.get_mut(function).is_some() {
+            largest_nodes.push(node);
         }
     }
-    ranked.iter().filter_map(|&(_, function)| best.get_mut(function).copied().flatten()).collect()
+    for (hash, node) in path_hashes(tree, names, largest_nodes) {
+        if let Some(best) = best.get_mut(tree.function[node as usize])
+            && best.is_none_or(|(other, _)| hash > other)
+        {
+            *best = Some((hash, node));
+        }
+    }
+    let best = ranked.iter().filter_map(|&(_, function)| best.get_mut(function).copied().flatten());
+    best.map(|(_, node)| node).collect()
 }
 
 /// Fills up with the heaviest nodes; of equally heavy ones the shallower first, then by path.
@@ -120,8 +122,7 @@ fn fill(
     let tied = settle(kept, tied, &mut left, |weight| Reverse(*weight));
     let depths = depths(tree, tied);
     let tied = settle(kept, depths, &mut left, |depth| *depth);
-    let hashed = |node| (path_hash(tree, names, node), node);
-    let mut tied: Vec<(u64, NodeId)> = tied.into_iter().map(hashed).collect();
+    let mut tied = path_hashes(tree, names, tied);
     tied.sort_unstable();
     tied.iter().take(left).for_each(|&(_, node)| kept[node as usize] = true);
 }
@@ -167,13 +168,35 @@ fn class(weight: u64) -> usize {
 
 /// The depths of some nodes.
 fn depths(tree: &MergedTree, nodes: Vec<NodeId>) -> Vec<(u32, NodeId)> {
-    if nodes.len() < tree.len() / FEW {
-        let depth = |node| u32::try_from(way(tree, node).count()).unwrap_or(u32::MAX);
-        return nodes.into_iter().map(|node| (depth(node), node)).collect();
+    along_ways(tree, nodes, |depth, _| depth + 1)
+}
+
+/// For some nodes, what grows along the way from the root to them, where it is 0. Each way is walked by itself as long as
+/// all together have fewer steps than the tree has nodes; else one pass over these does it.
+fn along_ways<T: Copy + Default>(
+    tree: &MergedTree,
+    nodes: Vec<NodeId>,
+    grow: impl Fn(T, NodeId) -> T,
+) -> Vec<(T, NodeId)> {
+    let mut steps_left = tree.len();
+    let mut found = Vec::with_capacity(nodes.len());
+    let mut steps: Vec<NodeId> = Vec::new();
+    for &node in &nodes {
+        steps.clear();
+        steps.extend(way(tree, node).take(steps_left));
+        steps_left -= steps.len();
+        if steps_left == 0 {
+            break;
+        }
+        let value = steps.iter().rev().fold(T::default(), |value, &step| grow(value, step));
+        found.push((value, node));
     }
-    let mut all = vec![0_u32; tree.len()];
-    for node in 1..tree.len() {
-        all[node] = all[tree.parent[node] as usize] + 1;
+    if found.len() == nodes.len() {
+        return found;
+    }
+    let mut all = vec![T::default(); tree.len()];
+    for node in (0_u32..).take(tree.len()).skip(1) {
+        all[node as usize] = grow(all[tree.parent[node as usize] as usize], node);
     }
     nodes.into_iter().map(|node| (all[node as usize], node)).collect()
 }
@@ -184,11 +207,14 @@ fn way(tree: &MergedTree, node: NodeId) -> impl Iterator<Item = NodeId> {
     std::iter::successors(Some(node), parent).take_while(|&node| node != 0)
 }
 
-/// A hash of the functions on the way from the root to a node: the same in every engine.
-fn path_hash(tree: &MergedTree, names: &dyn FunctionNames, node: NodeId) -> u64 {
-    let functions: Vec<u32> = way(tree, node).map(|node| tree.function[node as usize]).collect();
-    functions.iter().rev().fold(0, |hash, &function| {
-        let identity = names.identity(function).to_le_bytes();
+/// Hashes of the functions on the ways from the root to some nodes: the same in every engine.
+fn path_hashes(
+    tree: &MergedTree,
+    names: &dyn FunctionNames,
+    nodes: Vec<NodeId>,
+) -> Vec<(u64, NodeId)> {
+    along_ways(tree, nodes, |hash, node| {
+        let identity = names.identity(tree.function[node as usize]).to_le_bytes();
         xxhash_rust::xxh3::xxh3_64_with_seed(&identity, hash)
     })
 }
