@@ -118,9 +118,13 @@ pub(crate) fn bench(what: &str, arguments: &[String]) -> Result<()> {
         cargo.args(["build", "--release"]).args(PACKAGES).args(["--example", "bench_store"]);
         run(&mut cargo)?;
         let mut bench = Command::new(folder.join("examples/bench_store"));
-        match setup::chdb() {
-            Ok(python) => drop(bench.env("VESTA_CHDB_PYTHON", python)),
-            Err(error) => say(&format!("without chdb, and so without ratios: {error:#}")),
+        // Half a gigabyte that only the comparison needs.
+        let has_no_set = ["--help", "-h", "sending"];
+        if !arguments.iter().any(|argument| has_no_set.contains(&argument.as_str())) {
+            match setup::chdb() {
+                Ok(python) => drop(bench.env("VESTA_CHDB_PYTHON", python)),
+                Err(error) => say(&format!("without chdb, and so without ratios: {error:#}")),
+            }
         }
         bench
     } else {

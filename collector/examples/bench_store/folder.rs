@@ -28,7 +28,8 @@ impl Folder {
     pub(crate) fn new(kept: Option<PathBuf>, set: String) -> Result<Self> {
         let name = format!("vesta-bench-store-{}", std::process::id());
         let (root, temporary) = match kept {
-            Some(root) => (root, None),
+            // What is begun anew there is removed: nothing of others may stand below.
+            Some(root) => (root.join("vesta-bench-store"), None),
             None => {
                 let root = std::env::temp_dir().join(name);
                 (root.clone(), Some(Temporary(root)))

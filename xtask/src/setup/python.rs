@@ -56,7 +56,8 @@ impl Environment {
         say(&format!("making a Python environment with {package} {version} (once)"));
         let cure = "the Python environment cannot be had; cure: apt-get install python3-venv";
         run(command("python3").args(["-m", "venv", "--clear"]).arg(&folder)).context(cure)?;
-        pip_install(&python, &format!("{package}=={version}")).context(cure)?;
+        pip_install(&python, &format!("{package}=={version}"))
+            .with_context(|| format!("{package} cannot be had; cure: let pip reach its index"))?;
         Ok(python)
     }
 }
