@@ -5,6 +5,7 @@ use crate::ingest::otlp::Reception;
 use crate::ingest::pprof::{self, Push};
 use crate::profile::{BatchError, ProjectName};
 use crate::query::TimeRange;
+use crate::store::Retention;
 use std::sync::Arc;
 
 /// A pprof profile: refused with a reason, or a batch that a store takes, whose rows add up to what is said.
@@ -13,6 +14,7 @@ pub fn pprof(bytes: &[u8]) {
         project: ProjectName(Arc::from("default")),
         now_ms: 1_795_982_400_000,
         accepted: TimeRange { from_ms: 0, to_ms: 1_795_982_400_000 },
+        retention: Retention::default(),
     };
     let push = Push { profile_type: Some(Arc::from("cpu")), ..Push::default() };
     let received = match pprof::receive(bytes, &push, &reception) {

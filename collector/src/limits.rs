@@ -236,6 +236,8 @@ pub const MAPPINGS_MAX: usize = 1 << 22;
 pub const FUNCTIONS_MAX: usize = 1 << 24;
 /// Locations known in one project, some 160 bytes each.
 pub const LOCATIONS_MAX: usize = 1 << 24;
+/// Addresses without names of a debug file that are told at one time.
+pub const UNNAMED_MAX: usize = 1 << 16;
 /// Series known in one project.
 pub const PROJECT_SERIES_MAX: usize = 1 << 20;
 /// Services known in one project.

@@ -159,7 +159,7 @@ async fn serve(args: ServeArgs, unsettled: Option<std::io::Error>) -> Result<()>
     let options = ServeOptions {
         data_bytes_max: args.keep.data_bytes_max,
         data_dir: data_dir.clone(),
-        retention: args.keep.retention(),
+        retention: args.keep.retention()?,
         listen: args.listen,
         otlp_grpc: args.otlp_grpc,
         otlp_http: args.otlp_http,
@@ -191,7 +191,7 @@ async fn profile_this_host(args: LocalArgs) -> Result<()> {
         agent: local::find_agent(args.agent)?,
         data_bytes_max: args.keep.data_bytes_max,
         data_dir,
-        retention: args.keep.retention(),
+        retention: args.keep.retention()?,
     };
     let stop = async {
         if let Err(error) = told_to_stop().await {

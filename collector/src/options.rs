@@ -1,7 +1,7 @@
 //! The command line of `vesta`. It reads and checks arguments; what they start is elsewhere.
 
 use crate::api::time::parse_duration;
-use crate::store::{Retention, TypeRetention};
+use crate::store::{Retention, RetentionError, TypeRetention};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -137,16 +137,20 @@ pub struct KeepArgs {
     /// Profiles older than this are refused, and removed by whole days (UTC).
     #[arg(long, value_name = "DURATION", default_value = "400d", value_parser = duration_ms)]
     pub retention: i64,
-    /// Profiles of this type go earlier than the others, for example `off_cpu=7d`; may be given for several types.
+    /// Profiles of this type (in all its units) go earlier than the others, for example `off_cpu=7d`; may be given for
+    /// several types.
     #[arg(long, value_name = "TYPE=DURATION", value_parser = type_retention)]
     pub retention_of: Vec<TypeRetention>,
 }
 
 impl KeepArgs {
     /// How long profiles are kept.
-    #[must_use]
-    pub fn retention(&self) -> Retention {
-        Retention::new(self.retention, self.retention_of.clone())
+    ///
+    /// # Errors
+    /// If a type is named twice, or not kept for less.
+    pub fn retention(&self) -> Result<Retention, RetentionError> {
+        let all = Retention::new(self.retention);
+        self.retention_of.iter().cloned().try_fold(all, Retention::with_type)
     }
 }
 
@@ -399,6 +403,20 @@ mod tests {
         for (text, expected) in rows {
             assert_eq!(type_retention(text), expected, "{text}");
         }
+        let of = |arguments: &[&str]| {
+            let Command::Serve(args) =
+                Cli::try_parse_from([&["vesta", "serve"], arguments].concat()).unwrap().command
+            else {
+                panic!("another command")
+            };
+            args.keep.retention()
+        };
+        assert_eq!(of(&[]), Ok(Retention::new(400 * 24 * hour)));
+        assert!(of(&["--retention-of", "lock=7d", "--retention-of", "off_cpu=7d"]).is_ok());
+        let twice = of(&["--retention-of", "lock=7d", "--retention-of", "lock=8d"]);
+        assert_eq!(twice, Err(RetentionError::Twice("lock".into())));
+        let longer = of(&["--retention", "7d", "--retention-of", "lock=8d"]);
+        assert_eq!(longer, Err(RetentionError::Longer("lock".into())));
     }
 
     #[test]

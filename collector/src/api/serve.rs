@@ -175,7 +175,7 @@ impl Collector {
             Arc::clone(&store),
             Arc::clone(&metrics),
             project.clone(),
-            options.retention.all_ms(),
+            options.retention,
         );
         let app = App::new(
             (Arc::clone(&store), Arc::clone(&deletions)),

@@ -49,7 +49,7 @@ impl Server {
         let options = ServeOptions {
             data_dir: PathBuf::new(),
             data_bytes_max: None,
-            retention: Retention::new(86_400_000, []),
+            retention: Retention::new(86_400_000),
             listen: any,
             otlp_grpc: any,
             otlp_http: any,
@@ -396,7 +396,7 @@ async fn only_loopback_without_insecure() {
         let options = ServeOptions {
             data_dir: PathBuf::new(),
             data_bytes_max: None,
-            retention: Retention::new(1, []),
+            retention: Retention::new(1),
             listen,
             otlp_grpc,
             otlp_http,
@@ -419,7 +419,7 @@ async fn a_taken_port_is_an_error_or_replaced() {
     let options = ServeOptions {
         data_dir: PathBuf::new(),
         data_bytes_max: None,
-        retention: Retention::new(1, []),
+        retention: Retention::new(1),
         listen: taken,
         otlp_grpc: any,
         otlp_http: any,

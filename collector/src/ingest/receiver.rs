@@ -8,6 +8,7 @@ use crate::limits;
 use crate::metrics::{Metrics, Transport};
 use crate::profile::{BatchError, ProjectName, WriteBatch};
 use crate::query::TimeRange;
+use crate::store::Retention;
 use crate::store::{Ack, ProfileStore, StoreError};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;
@@ -106,8 +107,7 @@ pub struct Receiver {
     store: Arc<dyn ProfileStore>,
     metrics: Arc<Metrics>,
     project: ProjectName,
-    /// `None` is for ever.
-    retention_ms: Option<i64>,
+    retention: Retention,
     /// One permit per KiB of [`limits::BODIES_BYTES_MAX`].
     bodies: Arc<Semaphore>,
     decoding: Arc<Semaphore>,
@@ -139,6 +139,14 @@ fn plain_pprof(body: Bytes, coding: Coding) -> Result<Bytes, DecompressError> {
     Ok(bytes)
 }
 
+/// Does something to its end, also if the client hangs up: what is stored is to be counted.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Refused>> + Send + 'static,
+) -> Result<T, Refused> {
+    let task = tokio::spawn(work);
+    task.await.unwrap_or_else(|error| Err(Refused::Failed(format!("storing stopped: {error}"))))
+}
+
 /// This host's wall clock, Unix milliseconds.
 #[must_use]
 pub fn now_ms() -> i64 {
@@ -147,19 +155,19 @@ pub fn now_ms() -> i64 {
 }
 
 impl Receiver {
-    /// Takes requests for `project`; profiles older than `retention_ms` are refused.
+    /// Takes requests for `project`; profiles that are older than is kept are refused.
     #[must_use]
     pub fn new(
         store: Arc<dyn ProfileStore>,
         metrics: Arc<Metrics>,
         project: ProjectName,
-        retention_ms: Option<i64>,
+        retention: Retention,
     ) -> Self {
         Self {
             store,
             metrics,
             project,
-            retention_ms,
+            retention,
             bodies: Arc::new(Semaphore::new(limits::BODIES_BYTES_MAX / PERMIT_BYTES)),
             decoding: Arc::new(Semaphore::new(limits::DECODING_MAX)),
         }
@@ -230,6 +238,11 @@ impl Receiver {
     /// # Errors
     /// The request is refused as a whole; single profiles that are refused are in the answer.
     pub async fn store(&self, body: HeldBody, coding: Coding) -> Result<Rejections, Refused> {
+        let this = self.clone();
+        to_its_end(async move { this.store_now(body, coding).await }).await
+    }
+
+    async fn store_now(&self, body: HeldBody, coding: Coding) -> Result<Rejections, Refused> {
         let decode = move |reception: &Reception| -> Result<_, Refused> {
             let HeldBody { bytes, held } = body;
             let bytes = plain(bytes, coding)?;
@@ -251,6 +264,16 @@ impl Receiver {
     /// # Errors
     /// Nothing of it is stored.
     pub async fn push(
+        &self,
+        body: HeldBody,
+        coding: Coding,
+        push: Push,
+    ) -> Result<Pushed, Refused> {
+        let this = self.clone();
+        to_its_end(async move { this.push_now(body, coding, push).await }).await
+    }
+
+    async fn push_now(
         &self,
         body: HeldBody,
         coding: Coding,
@@ -292,9 +315,10 @@ impl Receiver {
             project: self.project.clone(),
             now_ms,
             accepted: TimeRange {
-                from_ms: self.retention_ms.map_or(0, |kept_ms| now_ms - kept_ms),
+                from_ms: self.retention.taken_from_ms("", now_ms).max(0),
                 to_ms: now_ms + limits::FUTURE_MS_MAX,
             },
+            retention: self.retention.clone(),
         };
         let (tell, told) = oneshot::channel();
         let make = move || {
@@ -316,6 +340,8 @@ impl Receiver {
         // No limit on the time: to give up would mean to answer 503 for what may be stored after all.
         let appended = self.store.append_made(Box::new(make)).await;
         let Ok(told) = told.await else {
+            // Nothing was decoded: the store says why, if it had no room for that.
+            appended?;
             return Err(Refused::Failed("decoding stopped".to_owned()));
         };
         let (rest, samples) = told?;

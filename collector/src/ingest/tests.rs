@@ -149,7 +149,7 @@ impl Server {
         let options = ServeOptions {
             data_dir: PathBuf::new(),
             data_bytes_max: None,
-            retention: Retention::new(30 * 86_400_000, []),
+            retention: Retention::new(30 * 86_400_000),
             listen: any,
             otlp_grpc: any,
             otlp_http: any,

@@ -34,8 +34,10 @@ impl NewNames {
     /// Names in a batch that has nothing else.
     pub(crate) fn of(batch: WriteBatch) -> Result<Self, BatchError> {
         batch.check()?;
-        if !(batch.stacks.is_empty() && batch.profiles.is_empty()) {
-            return Err(BatchError::Value("names with stacks or profiles"));
+        let has_nothing_else =
+            batch.stacks.is_empty() && batch.attribute_sets.is_empty() && batch.profiles.is_empty();
+        if !has_nothing_else {
+            return Err(BatchError::Value("names with stacks, attributes or profiles"));
         }
         let has_place = |location: &LocationDef| {
             let mapping = location.mapping.map(|at| &batch.mappings[at as usize]);

@@ -300,7 +300,7 @@ async fn names_of_a_file_change_old_answers_and_no_total() {
     assert_ne!(before, named);
     let unnamed = async |store: &EmbeddedStore| {
         let (project, build_id) = (sample_data::project(), BuildId::new(&[1; 20]).unwrap());
-        let addresses = FileAddresses { project, build_id, after: 0, limit: 9 };
+        let addresses = FileAddresses { project, build_id, after: None, limit: 9 };
         let found = store.unnamed(addresses).await.unwrap();
         found.into_iter().map(|it| it.address).collect::<Vec<_>>()
     };

@@ -11,7 +11,7 @@ mod sample_data;
 #[cfg(test)]
 pub(crate) mod test_answers;
 
-pub use retention::{Retention, TypeRetention};
+pub use retention::{Retention, RetentionError, TypeRetention};
 
 use crate::limits;
 use crate::profile::{BatchError, NewNames, ProjectName, ValueType, WriteBatch};
@@ -21,6 +21,7 @@ use crate::query::{
 };
 use futures_util::future::BoxFuture;
 use proto::{BuildId, FrameKind};
+use std::collections::BinaryHeap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
@@ -72,8 +73,8 @@ pub struct FileAddresses {
     pub project: ProjectName,
     /// The file.
     pub build_id: BuildId,
-    /// Addresses above this one.
-    pub after: u64,
+    /// What comes behind this address and kind; `None` is from the first on.
+    pub after: Option<(u64, FrameKind)>,
     /// How many at most.
     pub limit: usize,
 }
@@ -83,17 +84,23 @@ pub struct FileAddresses {
 pub struct FileAddress {
     /// ELF address.
     pub address: u64,
-    /// The file's name, without the folders that it lay in: one file may lie in several.
-    pub module: Arc<str>,
     /// Who runs the code.
     pub kind: FrameKind,
+    /// The file's name, without the folders that it lay in: one file may lie in several.
+    pub module: Arc<str>,
 }
 
-/// The first of them by address.
-fn first_of(mut found: Vec<FileAddress>, limit: usize) -> Vec<FileAddress> {
-    found.sort_unstable();
-    found.truncate(limit);
-    found
+/// The smallest of them, `limit` and [`limits::UNNAMED_MAX`] at most, in order.
+fn first_of<T: Ord>(found: impl Iterator<Item = T>, limit: usize) -> Vec<T> {
+    let limit = limit.min(limits::UNNAMED_MAX);
+    let mut first = BinaryHeap::new();
+    for one in found {
+        first.push(one);
+        if first.len() > limit {
+            first.pop();
+        }
+    }
+    first.into_sorted_vec()
 }
 
 /// What is to be deleted: the samples before a time that are stored when it is asked for. What arrives later is new.
@@ -225,9 +232,11 @@ pub trait ProfileStore: Send + Sync {
     /// Resolves when the samples of a deletion, and all sums over them, are gone from the disk.
     fn erase(&self, id: DeletionId) -> StoreFuture<'_, ()>;
     /// Resolves when the names are durable and in every later answer, also of what was stored before: a symbol epoch.
-    /// Values stay as they are.
+    /// Values stay as they are. Addresses that no sample has met yet are learnt too, and take places of the limit of
+    /// locations: only names of [`Self::unnamed`] addresses should be given.
     fn learn(&self, names: NewNames) -> StoreFuture<'_, ()>;
-    /// Addresses of a file that no debug file has named, by address.
+    /// Addresses of a file that no debug file has named, by address, [`limits::UNNAMED_MAX`] at most. One that its file has
+    /// no name for stays among them.
     fn unnamed(&self, file: FileAddresses) -> StoreFuture<'_, Vec<FileAddress>>;
     /// Merges a selection into a tree of functions.
     fn merge(&self, query: MergeQuery) -> StoreFuture<'_, FlameTree>;

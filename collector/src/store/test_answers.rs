@@ -35,7 +35,8 @@ async fn answers(
     ];
     for id in 1..3 {
         let (project, build_id) = (selection.project.clone(), BuildId::new(&[id; 20]).unwrap());
-        let file = FileAddresses { project, build_id, after: 0xfff, limit };
+        let file =
+            FileAddresses { project, build_id, after: Some((0x1000, FrameKind::Native)), limit };
         lines.push(format!("{:?}", store.unnamed(file).await));
     }
     for leaf in ["service", "lock.kind", "process.pid"] {

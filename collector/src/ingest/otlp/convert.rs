@@ -93,6 +93,26 @@ fn cpu_twins(dictionary: &Dictionary<'_>, profiles: &[otlp::Profile]) -> HashSet
     profiles.iter().filter(is_cpu).map(|profile| profile.time_unix_nano).collect()
 }
 
+fn check_timestamps(sample: &otlp::Sample, accepted: TimeRange) -> Result<(), Fault> {
+    let known = sample.timestamps_unix_nano.iter().filter(|&&time| time >= YEAR_1971_NS);
+    let (mut first, mut last) = (u64::MAX, u64::MIN);
+    known.for_each(|&time| (first, last) = (first.min(time), last.max(time)));
+    if last == u64::MIN {
+        return Ok(());
+    }
+    check_time("timestamps_unix_nano", ms(first), accepted)?;
+    check_time("timestamps_unix_nano", ms(last), accepted)
+}
+
+fn check_time(field: &'static str, time_ms: i64, accepted: TimeRange) -> Result<(), Fault> {
+    let TimeRange { from_ms, to_ms } = accepted;
+    if (from_ms..to_ms).contains(&time_ms) {
+        return Ok(());
+    }
+    let [time, from, to] = [time_ms, from_ms, to_ms].map(rfc3339);
+    Err(Fault::Time { field, time, from, to })
+}
+
 fn value_type(
     dictionary: &Dictionary<'_>,
     value_type: Option<&otlp::ValueType>,
@@ -208,7 +228,8 @@ impl<'a> Converter<'a> {
         let period_type = value_type(self.dictionary, profile.period_type.as_ref())?;
         let has_twin = scope.twins.contains(&profile.time_unix_nano);
         let stored = units::stored(sample_type, &period_type, profile.period, has_twin);
-        let (time_ms, duration_ms) = self.check_times(profile)?;
+        let accepted = self.reception.accepted_of(&stored.sample_type.kind);
+        let (time_ms, duration_ms) = self.check_times(profile, accepted)?;
         self.dictionary
             .check_attributes(&profile.attribute_indices, "profile.attribute_indices")?;
         let mut observations = 0usize;
@@ -222,7 +243,7 @@ impl<'a> Converter<'a> {
             cap("the number of attributes of a sample", attributes, SAMPLE_ATTRIBUTES_MAX)?;
             observations =
                 observations.saturating_add(check_values(position, sample, stored.factor)?);
-            self.check_timestamps(sample)?;
+            check_timestamps(sample, accepted)?;
         }
         let all = self.observations.saturating_add(observations);
         cap("the number of observations in the request", all, OBSERVATIONS_MAX)?;
@@ -241,7 +262,11 @@ impl<'a> Converter<'a> {
         Measure { dictionary, copies, sets, origin_bytes, sizes }.check(profile)
     }
 
-    fn check_times(&self, profile: &otlp::Profile) -> Result<(i64, i64), Fault> {
+    fn check_times(
+        &self,
+        profile: &otlp::Profile,
+        accepted: TimeRange,
+    ) -> Result<(i64, i64), Fault> {
         let duration_ms = ms(profile.duration_nano);
         let duration = usize::try_from(duration_ms).unwrap_or(usize::MAX);
         let duration_max = usize::try_from(PROFILE_DURATION_MS_MAX).unwrap_or(usize::MAX);
@@ -250,29 +275,10 @@ impl<'a> Converter<'a> {
             return Ok((self.reception.now_ms - duration_ms, duration_ms));
         }
         let time_ms = ms(profile.time_unix_nano);
-        self.check_time("time_unix_nano", time_ms)?;
-        self.check_time("time_unix_nano + duration_nano", time_ms.saturating_add(duration_ms))?;
+        let end_ms = time_ms.saturating_add(duration_ms);
+        check_time("time_unix_nano", time_ms, accepted)?;
+        check_time("time_unix_nano + duration_nano", end_ms, accepted)?;
         Ok((time_ms, duration_ms))
-    }
-
-    fn check_timestamps(&self, sample: &otlp::Sample) -> Result<(), Fault> {
-        let known = sample.timestamps_unix_nano.iter().filter(|&&time| time >= YEAR_1971_NS);
-        let (mut first, mut last) = (u64::MAX, u64::MIN);
-        known.for_each(|&time| (first, last) = (first.min(time), last.max(time)));
-        if last == u64::MIN {
-            return Ok(());
-        }
-        self.check_time("timestamps_unix_nano", ms(first))?;
-        self.check_time("timestamps_unix_nano", ms(last))
-    }
-
-    fn check_time(&self, field: &'static str, time_ms: i64) -> Result<(), Fault> {
-        let TimeRange { from_ms, to_ms } = self.reception.accepted;
-        if (from_ms..to_ms).contains(&time_ms) {
-            return Ok(());
-        }
-        let [time, from, to] = [time_ms, from_ms, to_ms].map(rfc3339);
-        Err(Fault::Time { field, time, from, to })
     }
 
     /// Without a `service.name`: the executable, else `kernel` where no stack leaves the kernel (kernel

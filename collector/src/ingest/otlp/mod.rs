@@ -21,6 +21,7 @@ pub use fault::Fault;
 use crate::limits::REASONS_SHOWN_MAX;
 use crate::profile::{ProjectName, WriteBatch};
 use crate::query::TimeRange;
+use crate::store::Retention;
 use prost::Message as _;
 use proto::opentelemetry_proto::tonic::collector::profiles::v1development::ExportProfilesServiceRequest;
 use std::borrow::Cow;
@@ -40,6 +41,17 @@ pub struct Reception {
     pub now_ms: i64,
     /// Times outside are refused.
     pub accepted: TimeRange,
+    /// What is older than its type is kept is refused, too.
+    pub retention: Retention,
+}
+
+impl Reception {
+    /// The times that are accepted of a type.
+    pub(in crate::ingest) fn accepted_of(&self, kind: &str) -> TimeRange {
+        let TimeRange { from_ms, to_ms } = self.accepted;
+        let from_ms = from_ms.max(self.retention.taken_from_ms(kind, self.now_ms));
+        TimeRange { from_ms, to_ms }
+    }
 }
 
 /// Why bytes are not a request: nothing of them is stored.

@@ -5,6 +5,7 @@ use crate::ingest::testing::{NOW_MS, OUTSIDE, PERIOD_NS, pair, profile, request,
 use crate::limits::{JSON_BYTES_MAX, LABEL_BYTES_MAX, REQUEST_FRAMES_MAX, REQUEST_SETS_BYTES_MAX};
 use crate::profile::{AttributeValue, ProfileDef, ProfileId, SeriesLabels};
 use crate::query::LEDGER_TYPE;
+use crate::store::{Retention, TypeRetention};
 use proptest::prelude::*;
 use proto::opentelemetry_proto::tonic::common::v1::{
     AnyValue, ArrayValue, KeyValue, any_value::Value,
@@ -18,6 +19,7 @@ fn reception() -> Reception {
         project: ProjectName(Arc::from("default")),
         now_ms: NOW_MS,
         accepted: TimeRange { from_ms: NOW_MS - 400 * DAY_MS, to_ms: NOW_MS + 600_000 },
+        retention: Retention::default(),
     }
 }
 
@@ -43,6 +45,24 @@ fn refused(request: &ExportProfilesServiceRequest) -> (&'static str, String) {
     assert_eq!((batch.profiles.len(), copies), (0, [0; 3]), "something of it was copied");
     let reason = received.rejections.by_reason.keys().next().unwrap();
     (reason, received.rejections.message())
+}
+
+#[test]
+fn what_is_older_than_its_type_is_kept_is_refused() {
+    let request = request();
+    let stored = accepted(&request);
+    let age_ms = NOW_MS - stored.time_ms;
+    let of = |kind: &Arc<str>, kept_ms| {
+        let short = TypeRetention { kind: Arc::clone(kind), kept_ms };
+        let retention = Retention::new(400 * DAY_MS).with_type(short).unwrap();
+        let reception = Reception { retention, ..reception() };
+        let received = receive(&request.encode_to_vec(), &reception).unwrap();
+        received.rejections.by_reason.keys().copied().collect::<Vec<_>>()
+    };
+    let kind = &stored.sample_type.kind;
+    assert_eq!(of(kind, age_ms), [""; 0]);
+    assert_eq!(of(&Arc::from("other"), age_ms - 1), [""; 0]);
+    assert_eq!(of(kind, age_ms - 1), ["time"]);
 }
 
 #[test]

@@ -28,6 +28,7 @@ use crate::profile::{
     Attribute, AttributeValue, MappingDef, ProfileDef, ProfileId, SeriesLabels, ValueType,
     WriteBatch,
 };
+use crate::query::TimeRange;
 use fault::cap;
 use sections::Sections;
 use std::sync::Arc;
@@ -174,7 +175,7 @@ impl Head {
         }
         let period_type = value_type(body, sections.period_type, texts)?;
         let (types, factors) = stored(sent, &period_type, sections.period)?;
-        let (time_ms, duration_ms, has_own_time) = times(sections, reception)?;
+        let (time_ms, duration_ms, has_own_time) = times(sections, &types, reception)?;
         Ok(Self {
             types,
             factors,
@@ -228,7 +229,11 @@ fn stored(
 }
 
 /// Start and length in milliseconds, and whether the profile says when it was taken; else it ended now.
-fn times(sections: &Sections, reception: &Reception) -> Result<(i64, i64, bool), Fault> {
+fn times(
+    sections: &Sections,
+    types: &[ValueType],
+    reception: &Reception,
+) -> Result<(i64, i64, bool), Fault> {
     let ms = |ns: i64| ns.div_euclid(NS_PER_MS.cast_signed());
     let duration_ms = ms(sections.duration_nanos);
     if sections.duration_nanos < 0 {
@@ -241,13 +246,17 @@ fn times(sections: &Sections, reception: &Reception) -> Result<(i64, i64, bool),
         return Ok((reception.now_ms - duration_ms, duration_ms, false));
     }
     let time_ms = ms(sections.time_nanos);
-    check_time("time_nanos", time_ms, reception)?;
-    check_time("time_nanos + duration_nanos", time_ms.saturating_add(duration_ms), reception)?;
+    let end_ms = time_ms.saturating_add(duration_ms);
+    // Whole or not at all: what one of its types is too old for is refused.
+    for accepted in types.iter().map(|it| reception.accepted_of(&it.kind)) {
+        check_time("time_nanos", time_ms, accepted)?;
+        check_time("time_nanos + duration_nanos", end_ms, accepted)?;
+    }
     Ok((time_ms, duration_ms, true))
 }
 
-fn check_time(field: &'static str, time_ms: i64, reception: &Reception) -> Result<(), Fault> {
-    let (from_ms, to_ms) = (reception.accepted.from_ms, reception.accepted.to_ms);
+fn check_time(field: &'static str, time_ms: i64, accepted: TimeRange) -> Result<(), Fault> {
+    let TimeRange { from_ms, to_ms } = accepted;
     if (from_ms..to_ms).contains(&time_ms) {
         return Ok(());
     }

@@ -12,7 +12,8 @@ const MESSAGE_BYTES: usize = 160;
 /// Bytes of memory of a text's entry: its span and its end in the memory that all texts share.
 const TEXT_BYTES: usize = 24;
 
-/// Times that the bytes of a text are there: while the memory that texts share is made, and in it.
+/// Times that the bytes of a text are there: while the memory that texts share is made, and in it. Where wrong bytes each
+/// become three it is more for a moment, but the request's limit bounds that too.
 const TEXT_COPIES: usize = 2;
 
 /// Bytes of memory for a byte of a location: a line takes 2 bytes on the wire at least, and 16 in the batch.

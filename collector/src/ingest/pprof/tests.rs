@@ -4,6 +4,7 @@ use super::*;
 use crate::limits::{DECODED_BYTES_MAX, STACK_FRAMES_MAX};
 use crate::profile::ProjectName;
 use crate::query::TimeRange;
+use crate::store::{Retention, TypeRetention};
 use prost::Message as _;
 use proto::FrameKind;
 use proto::pprof as wire_model;
@@ -14,7 +15,8 @@ const TIME_MS: i64 = NOW_MS - 60_000;
 
 fn reception() -> Reception {
     let accepted = TimeRange { from_ms: NOW_MS - 86_400_000, to_ms: NOW_MS + 600_000 };
-    Reception { project: ProjectName(Arc::from("default")), now_ms: NOW_MS, accepted }
+    let (project, retention) = (ProjectName(Arc::from("default")), Retention::default());
+    Reception { project, now_ms: NOW_MS, accepted, retention }
 }
 
 fn read(profile: &wire_model::Profile) -> Result<Received, Fault> {
@@ -58,6 +60,23 @@ fn profile() -> wire_model::Profile {
 fn kinds(received: &Received) -> Vec<(&str, &str, usize, i64)> {
     let types = received.types.iter();
     types.map(|it| (&*it.value_type.kind, &*it.value_type.unit, it.samples, it.total)).collect()
+}
+
+#[test]
+fn a_profile_with_a_type_that_is_too_old_is_refused_whole() {
+    let of = |kind: &str, kept_ms| {
+        let short = TypeRetention { kind: kind.into(), kept_ms };
+        let retention = Retention::new(86_400_000).with_type(short).unwrap();
+        receive(
+            &profile().encode_to_vec(),
+            &Push::default(),
+            &Reception { retention, ..reception() },
+        )
+    };
+    assert!(of("samples", 60_000).is_ok() && of("off_cpu", 59_999).is_ok());
+    for kind in ["samples", "cpu"] {
+        assert!(matches!(of(kind, 59_999), Err(Fault::Time { .. })), "{kind}");
+    }
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn joined(body: &[u8], spans: &[Span]) -> Option<(String, Vec<u32>)> {
     ends.iter().all(|&end| whole.is_char_boundary(end as usize)).then_some((whole, ends))
 }
 
-/// All texts, and how many of them are not UTF-8.
+/// All texts, the wrong bytes replaced; counts those that are not UTF-8.
 fn mended(body: &[u8], spans: &[Span], replaced: &mut u64) -> (String, Vec<u32>) {
     let (mut whole, mut ends) = (String::new(), Vec::with_capacity(spans.len()));
     for span in spans {

@@ -1,6 +1,7 @@
 //! Limits on bodies that arrive slowly, never, or all at once.
 
 use super::*;
+use crate::store::Retention;
 use crate::store::memory::MemoryStore;
 use http_body_util::{Full, StreamBody};
 use hyper::body::Frame;
@@ -8,7 +9,12 @@ use std::convert::Infallible;
 
 fn receiver() -> Receiver {
     let project = ProjectName(Arc::from("default"));
-    Receiver::new(Arc::new(MemoryStore::new()), Arc::new(Metrics::default()), project, Some(1))
+    Receiver::new(
+        Arc::new(MemoryStore::new()),
+        Arc::new(Metrics::default()),
+        project,
+        Retention::new(1),
+    )
 }
 
 #[tokio::test(start_paused = true)]

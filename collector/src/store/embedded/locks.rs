@@ -34,7 +34,12 @@ impl Engine {
     pub(super) fn locks(&self, query: &LocksQuery, asker: &Asker) -> Result<Locks, StoreError> {
         let plan =
             |measure: Measure| Some((measure, self.plan(&query.selection_of(measure), asker)?));
-        let plans: Vec<(Measure, Plan)> = Measure::ALL.into_iter().filter_map(plan).collect();
+        let mut plans: Vec<(Measure, Plan)> = Measure::ALL.into_iter().filter_map(plan).collect();
+        // One type may be kept for less time than the others: a row is of one time.
+        let from_ms = plans.iter().map(|(_, plan)| plan.selection.range.from_ms).max();
+        for (_, plan) in &mut plans {
+            plan.selection.range.from_ms = from_ms.unwrap_or(i64::MIN);
+        }
         let mut ranking = LockRanking::default();
         for (measure, plan) in &plans {
             rank(&mut ranking, query, *measure, plan)?;

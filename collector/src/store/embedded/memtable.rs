@@ -11,9 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 /// Milliseconds of an hour, the length of a segment.
 pub(super) const HOUR_MS: i64 = 3_600_000;
 
-/// Milliseconds of a day, the step of retention.
-pub(super) const DAY_MS: i64 = 24 * HOUR_MS;
-
 /// Rough memory of one row in its columns.
 const ROW_BYTES: u64 = 24;
 

@@ -129,12 +129,11 @@ impl Due {
             let mut old: Vec<&Arc<Segment>> = old.collect();
             old.sort_by_key(|segment| (segment.start_ms, segment.sequence));
             for segment in old {
-                let entries = segment.all_entries().map_err(|error| (segment.sequence, error))?;
                 let is_old = |entry: &Entry| {
                     let since_ms = since_ms.get(entry.group().0 as usize);
                     since_ms.is_some_and(|since_ms| segment.times_of(entry).0 < *since_ms)
                 };
-                if entries.iter().any(is_old) {
+                if segment.has_entry(is_old).map_err(|error| (segment.sequence, error))? {
                     let inputs = vec![Arc::clone(segment)];
                     let (start_ms, span) = (segment.start_ms, segment.span);
                     return Ok(Some(Self { project: project.clone(), start_ms, span, inputs }));

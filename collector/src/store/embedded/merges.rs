@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How often the thread looks whether an hour or a day is over for long enough.
@@ -97,8 +97,14 @@ struct Merger {
 
 impl Merger {
     fn run(&mut self, requests: &Receiver<Request>) {
+        let mut look_at = Instant::now() + LOOK;
         loop {
-            match requests.recv_timeout(LOOK) {
+            // Also if somebody asks for something all the time.
+            if look_at <= Instant::now() {
+                self.look();
+                look_at = Instant::now() + LOOK;
+            }
+            match requests.recv_timeout(look_at.saturating_duration_since(Instant::now())) {
                 Ok(Request::Merge(reply)) => {
                     let merged = self.merge_all(When::Now);
                     self.leave_old_types_behind();
@@ -110,18 +116,21 @@ impl Merger {
                     // As above.
                     drop(reply.send(erased));
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = When::At(self.engine.clock.now_ms());
-                    // The error is in the log and counted.
-                    drop(self.merge_all(now));
-                    let day_ms = Span::Day.start_of(self.engine.clock.now_ms());
-                    if day_ms > self.left_behind_ms {
-                        self.leave_old_types_behind();
-                        self.left_behind_ms = day_ms;
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
+        }
+    }
+
+    /// Does what is due by itself.
+    fn look(&mut self) {
+        let now_ms = self.engine.clock.now_ms();
+        // The error is in the log and counted.
+        drop(self.merge_all(When::At(now_ms)));
+        let day_ms = Span::Day.start_of(now_ms);
+        if day_ms > self.left_behind_ms {
+            self.leave_old_types_behind();
+            self.left_behind_ms = day_ms;
         }
     }
 
@@ -149,20 +158,26 @@ impl Merger {
     fn leave_old_types_behind(&self) {
         let mut passed_over = HashSet::new();
         while self.engine.has_short_types() && !self.stop.load(Ordering::Relaxed) {
-            let failed = match Due::with_old_types(&self.engine, &passed_over) {
+            let (sequence, error) = match Due::with_old_types(&self.engine, &passed_over) {
                 Ok(None) => break,
                 Ok(Some(due)) => {
                     let replaced = due.merge(&self.engine, &self.stop);
-                    let replaced = replaced.and_then(|merged| self.replace(merged));
+                    let from = jiff::Timestamp::from_millisecond(due.start_ms).unwrap_or_default();
                     let sequence = due.inputs.first().map_or(0, |segment| segment.sequence);
-                    replaced.err().map(|error| (sequence, error))
+                    match replaced.and_then(|merged| self.replace(merged)) {
+                        Ok(_) => {
+                            tracing::info!(%from, span = ?due.span, "dropped types that are too old");
+                            continue;
+                        }
+                        Err(StoreError::Abandoned) => break,
+                        Err(error) => (sequence, error),
+                    }
                 }
-                Err(failed) => Some(failed),
+                Err(failed) => failed,
             };
-            if let Some((sequence, error)) = failed {
-                tracing::error!(%error, "a segment keeps types that are too old");
-                passed_over.insert(sequence);
-            }
+            tracing::error!(%error, "a segment keeps types that are too old");
+            self.engine.counters.merges_failed.fetch_add(1, Ordering::Relaxed);
+            passed_over.insert(sequence);
         }
     }
 

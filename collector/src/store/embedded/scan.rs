@@ -389,8 +389,11 @@ impl Plan {
         Ok(hosts)
     }
 
+    /// Time before it does not count: a span may begin in a day whose values are hidden.
     fn reports_from_ms(&self, clean_to: u64) -> i64 {
-        self.view.deletions.shown_from_ms(&self.project.name, Of::Reports, clean_to)
+        let deletions = &self.view.deletions;
+        let shown_from_ms = deletions.shown_from_ms(&self.project.name, Of::Reports, clean_to);
+        shown_from_ms.max(self.selection.range.from_ms)
     }
 
     /// The rows that no segment holds, and the number that they are clean to.

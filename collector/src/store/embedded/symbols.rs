@@ -341,21 +341,20 @@ impl Symbols {
 
     /// Addresses of a file that no debug file has named.
     pub(super) fn unnamed_of(&self, file: &FileAddresses) -> Vec<FileAddress> {
-        let is_wanted = |location: &Location, mapping: &MappingDef| {
-            location.address > file.after
-                && location.quality.source == NameSource::Sender
-                && identity::has_stable_addresses(location.kind)
-                && mapping.build_id.as_ref() == Some(&file.build_id)
-        };
         let found = self.locations.iter().filter_map(|location| {
-            let mapping = &self.mappings[location.mapping? as usize];
-            is_wanted(location, mapping).then(|| FileAddress {
-                address: location.address,
-                module: module_name(&mapping.filename).into(),
-                kind: location.kind,
-            })
+            let mapping = location.mapping?;
+            let is_wanted = location.quality.source == NameSource::Sender
+                && identity::has_stable_addresses(location.kind)
+                && file.after.is_none_or(|after| (location.address, location.kind) > after)
+                && self.mappings[mapping as usize].build_id.as_ref() == Some(&file.build_id);
+            is_wanted.then_some((location.address, location.kind, mapping))
         });
-        first_of(found.collect(), file.limit)
+        let first = first_of(found, file.limit).into_iter();
+        let told = first.map(|(address, kind, mapping)| {
+            let module = module_name(&self.mappings[mapping as usize].filename).into();
+            FileAddress { address, kind, module }
+        });
+        told.collect()
     }
 
     /// The number of a service that is known.

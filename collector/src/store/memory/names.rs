@@ -70,13 +70,13 @@ impl Names {
             let &Location { address, kind, quality, ref mapping, .. } = location;
             let mapping = mapping.as_ref()?;
             let is_wanted = mapping.build_id.as_ref() == Some(&file.build_id)
-                && address > file.after
+                && file.after.is_none_or(|after| (address, kind) > after)
                 && identity::has_stable_addresses(kind)
                 && quality.source == NameSource::Sender;
             let module = module_name(&mapping.filename).into();
-            is_wanted.then_some(FileAddress { address, module, kind })
+            is_wanted.then_some(FileAddress { address, kind, module })
         });
-        first_of(found.collect(), file.limit)
+        first_of(found, file.limit)
     }
 
     /// Functions of a location, innermost first.

@@ -5,6 +5,7 @@ use super::*;
 use crate::ingest::testing::{NOW_MS, profile, request};
 use crate::profile::ProjectName;
 use crate::query::TimeRange;
+use crate::store::Retention;
 use prost::Message as _;
 use std::sync::Arc;
 
@@ -130,6 +131,7 @@ fn values_of(bytes: &[u8]) -> Result<Vec<Vec<i64>>, String> {
         project: ProjectName(Arc::from("default")),
         now_ms: NOW_MS,
         accepted: TimeRange { from_ms: 0, to_ms: NOW_MS + 1 },
+        retention: Retention::default(),
     };
     let received = receive(bytes, &reception).map_err(|error| error.to_string())?;
     if received.rejections.profiles > 0 {

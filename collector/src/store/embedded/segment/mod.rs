@@ -15,8 +15,9 @@ pub(super) use read::{Buffers, Runs, Segment};
 pub(super) use write::{SegmentWriter, SeriesRows};
 
 use super::codec::{Malformed, Reader, Writer};
-use super::memtable::{DAY_MS, HOUR_MS};
+use super::memtable::HOUR_MS;
 use crate::limits;
+use crate::store::retention::DAY_MS;
 use std::ops::Range;
 
 /// First bytes: a name and the version of the format.

@@ -235,6 +235,17 @@ impl Segment {
         }))
     }
 
+    /// True if there is such an entry. For looks at all that is kept: they leave nothing in memory.
+    pub(in super::super) fn has_entry(
+        &self,
+        is_it: impl FnMut(&Entry) -> bool,
+    ) -> Result<bool, StoreError> {
+        if let Some(footer) = self.footer.get() {
+            return Ok(footer.entries.iter().any(is_it));
+        }
+        Ok(self.read_footer()?.entries.iter().any(is_it))
+    }
+
     /// Visits type, host and span of the reported time that touches the range.
     pub(in super::super) fn reports(
         &self,

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::profile::ProfileId;
-use crate::store::embedded::memtable::{DAY_MS, HOUR_MS};
+use crate::store::embedded::memtable::HOUR_MS;
+use crate::store::retention::DAY_MS;
 
 /// A profile of `samples` samples, spread over an hour from `hour` hours after the start on.
 pub(super) fn hour_of(hour: i64, samples: i64) -> WriteBatch {
@@ -190,7 +191,7 @@ async fn what_is_too_old_goes_by_whole_days() {
     let clock = Arc::clone(&now_ms);
     let clock = Clock::new(move || clock.load(Ordering::Relaxed));
     let keep =
-        EmbeddedOptions { retention: Retention::new(2 * DAY_MS, []), clock, ..options(dir.path()) };
+        EmbeddedOptions { retention: Retention::new(2 * DAY_MS), clock, ..options(dir.path()) };
     let store =
         EmbeddedStore::open(EmbeddedOptions { retention: Retention::default(), ..keep.clone() });
     let store = store.unwrap();
@@ -267,8 +268,7 @@ async fn hours_on_disk_are_no_open_files_and_a_dropped_one_stays_while_it_is_rea
     let view = store.engine.view();
     drop(store);
     let clock = Clock::new(|| START_MS + 100 * DAY_MS);
-    let keep =
-        EmbeddedOptions { retention: Retention::new(DAY_MS, []), clock, ..options(dir.path()) };
+    let keep = EmbeddedOptions { retention: Retention::new(DAY_MS), clock, ..options(dir.path()) };
     let other = EmbeddedStore::open(keep).unwrap();
     let kept = other.engine.view();
     assert_eq!(kept.segments.values().map(Vec::len).sum::<usize>(), 0);
@@ -280,8 +280,7 @@ async fn hours_on_disk_are_no_open_files_and_a_dropped_one_stays_while_it_is_rea
     let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(START_MS + 3 * HOUR_MS));
     let clock = Arc::clone(&now_ms);
     let clock = Clock::new(move || clock.load(Ordering::Relaxed));
-    let keep =
-        EmbeddedOptions { retention: Retention::new(DAY_MS, []), clock, ..options(dir.path()) };
+    let keep = EmbeddedOptions { retention: Retention::new(DAY_MS), clock, ..options(dir.path()) };
     let store = EmbeddedStore::open(keep).unwrap();
     store.append(hour_of(0, 5)).await.unwrap();
     store.flush().await.unwrap();

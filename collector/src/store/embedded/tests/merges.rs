@@ -6,9 +6,10 @@ use super::limits::{find, hour_of, samples_of, segments_on_disk};
 use super::*;
 use crate::limits;
 use crate::store::embedded::flush::Flusher;
-use crate::store::embedded::memtable::{DAY_MS, HOUR_MS};
+use crate::store::embedded::memtable::HOUR_MS;
 use crate::store::embedded::merged::{Due, Replaced, When};
 use crate::store::embedded::segment::{Buffers, Span};
+use crate::store::retention::DAY_MS;
 use hashbrown::HashSet;
 use std::sync::atomic::AtomicBool;
 
@@ -201,7 +202,7 @@ async fn a_merge_that_fails_leaves_the_files_that_count() {
 async fn what_was_dropped_meanwhile_does_not_come_back() {
     let dir = tempfile::tempdir().unwrap();
     drop(with_hours(dir.path(), [5, 6]).await);
-    let keep = Keep { data_bytes_max: u64::MAX, retention: Retention::new(DAY_MS, []) };
+    let keep = Keep { data_bytes_max: u64::MAX, retention: Retention::new(DAY_MS) };
     let now_ms = Arc::new(std::sync::atomic::AtomicI64::new(START_MS));
     let clock = Arc::clone(&now_ms);
     let clock = Clock::new(move || clock.load(Ordering::Relaxed));

@@ -3,7 +3,8 @@
 use super::limits::hour_of;
 use super::*;
 use crate::store::TypeRetention;
-use crate::store::embedded::memtable::{DAY_MS, HOUR_MS};
+use crate::store::embedded::memtable::HOUR_MS;
+use crate::store::retention::DAY_MS;
 use std::sync::atomic::AtomicI64;
 
 const SAMPLES: i64 = 1_000;
@@ -33,7 +34,7 @@ async fn a_type_goes_before_the_others_and_leaves_their_days_alone() {
     let clock = Clock::new(move || shared.load(Ordering::Relaxed));
     let short = TypeRetention { kind: "off_cpu".into(), kept_ms: DAY_MS };
     let keep = EmbeddedOptions {
-        retention: Retention::new(10 * DAY_MS, [short]),
+        retention: Retention::new(10 * DAY_MS).with_type(short).unwrap(),
         clock: clock.clone(),
         ..options(dir.path())
     };
@@ -52,12 +53,15 @@ async fn a_type_goes_before_the_others_and_leaves_their_days_alone() {
     now_ms.store(START_MS + 53 * HOUR_MS, Ordering::Relaxed);
     assert_eq!(samples(&store, "off_cpu", 0..29).await, 0, "hidden at once");
     assert_eq!(samples(&store, "off_cpu", 0..40).await, each);
+    // As large as it is without the days' types: to merge the days alone changes little.
     let all_bytes = store.stats().await.unwrap().disk_bytes;
     store.compact().await.unwrap();
     assert_eq!(samples(&store, "off_cpu", 0..40).await, each);
     assert_eq!(samples(&store, "cpu", 0..40).await, 4 * each);
     let bytes = store.stats().await.unwrap().disk_bytes;
-    assert!(bytes < all_bytes, "{bytes} of {all_bytes}");
+    assert!(3 * bytes < 2 * all_bytes, "{bytes} of {all_bytes}, three of whose eight hours went");
+    store.compact().await.unwrap();
+    assert_eq!(store.stats().await.unwrap().disk_bytes, bytes, "nothing is left to go");
     drop(store);
     // Nothing hides it here: it is gone from the disk.
     let keep = EmbeddedOptions { clock, ..options(dir.path()) };
@@ -66,4 +70,34 @@ async fn a_type_goes_before_the_others_and_leaves_their_days_alone() {
     assert_eq!(samples(&store, "cpu", 0..40).await, 4 * each);
     let stats = store.stats().await.unwrap();
     assert_eq!((stats.segments, stats.merges_failed), (3, 0), "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hidden_day_is_not_watched_either() {
+    let dir = tempfile::tempdir().unwrap();
+    let short = TypeRetention { kind: "cpu".into(), kept_ms: DAY_MS };
+    let keep = EmbeddedOptions {
+        retention: Retention::new(10 * DAY_MS).with_type(short).unwrap(),
+        clock: Clock::new(|| START_MS + 31 * HOUR_MS),
+        ..options(dir.path())
+    };
+    let store = EmbeddedStore::open(keep).unwrap();
+    // A window of 10 s, half of it before the first day that is kept.
+    let mut batch = typed(5, "cpu");
+    batch.profiles[0].time_ms = START_MS + 5 * HOUR_MS - 5_000;
+    store.append(batch).await.unwrap();
+    let mut selection = everything("cpu");
+    selection.range.to_ms = START_MS + 40 * HOUR_MS;
+    for is_flushed in [false, true] {
+        if is_flushed {
+            store.flush().await.unwrap();
+            store.compact().await.unwrap();
+        }
+        let coverage = store.coverage(selection.clone()).await.unwrap().answer;
+        assert_eq!((coverage.hosts, coverage.host_ms), (1, 5_000));
+    }
+    // All of it is hidden.
+    selection.range.to_ms = START_MS + 5 * HOUR_MS;
+    let coverage = store.coverage(selection).await.unwrap().answer;
+    assert_eq!((coverage.hosts, coverage.host_ms), (0, 0));
 }
