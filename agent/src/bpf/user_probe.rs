@@ -1,6 +1,7 @@
 //! Probes of user code: a program at places of a file, in every process that maps it, now and later. The kernel knows the
 //! file by its inode, so the name that it is shown does not matter. It takes what goes together away behind one grace
-//! period, 20 to 75 ms measured: so one link has all places of a file where the kernel can do that, and what goes goes at one time.
+//! period, 20 to 75 ms measured: so one link has all places of a file where the kernel can do that, and what goes goes at
+//! one time.
 
 use super::{BpfError, raw};
 use crate::address::FileOffset;
@@ -30,13 +31,28 @@ impl Attached {
         self.places
     }
 
-    /// The descriptors, for tests.
+    /// How many links or events there are: each is taken away by itself.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        self.held.len()
+    }
+
+    /// One that has so many descriptors, which are of nothing, for tests.
     #[cfg(test)]
-    pub(super) fn raw(&self) -> impl Iterator<Item = i32> {
+    pub(crate) fn of_nothing(places: usize, descriptors: usize) -> Self {
+        let nothing = || std::fs::File::open("/dev/null").expect("it is there").into();
+        Self { held: std::iter::repeat_with(nothing).take(descriptors).collect(), places }
+    }
+
+    /// Their numbers, for tests.
+    #[cfg(test)]
+    pub(super) fn numbers(&self) -> impl Iterator<Item = i32> {
         self.held.iter().map(|fd| fd.as_raw_fd())
     }
 
-    /// Takes many away at one time, so that they share the kernel's grace periods.
+    /// Takes many away at one time, so that they share the kernel's grace periods. In no order: where Go's returns go before
+    /// its entries, a wait that has begun meanwhile is not told to end, and is forgotten like those of any file that is not
+    /// probed.
     pub fn end(all: impl IntoIterator<Item = Self>) {
         let held: Vec<OwnedFd> = all.into_iter().flat_map(|it| it.held).collect();
         let enders = held.len().min(PROBE_ENDERS_MAX);

@@ -30,15 +30,22 @@ pub const GO_PLACES_MAX: usize = 4 * (1 + PROBED_RETURNS_MAX);
 /// Files that are probed at one time, Go programs and C libraries; as many again wait for their turn. A host that runs
 /// more has other cares.
 pub const PROBED_FILES_MAX: usize = 1024;
-/// Places that are probed at one time in all files where each is a descriptor (before Linux 6.12), and the kernel takes one
-/// away after the other, 20 to 75 ms each.
-pub const PROBED_PLACES_MAX: usize = 256;
-/// The same where one link has all places of a file: 200 copies of glibc.
-pub const PROBED_PLACES_LINKED_MAX: usize = 4096;
+/// Places that are probed at one time in all files: 200 copies of glibc have as many.
+pub const PROBED_PLACES_MAX: usize = 4096;
+/// Descriptors that probes take at one time, in all files: one for each form of locks of a file where one link has all
+/// their places (Linux 6.12), so of 128 copies of glibc; elsewhere one for each place, so of 12. Those of an agent that is
+/// killed the kernel takes away one after the other, 20 to 75 ms each: 5 to 19 s, for which its process is still there.
+pub const PROBED_DESCRIPTORS_MAX: usize = 256;
 /// Threads that take probes away: each waits for grace periods of the kernel, which they share.
 pub const PROBE_ENDERS_MAX: usize = 32;
 /// For so long the engine's end waits for that: then the agent ends, and the kernel goes on.
 pub const PROBES_END_PATIENCE: Duration = Duration::from_secs(5);
+/// Steps that the thread of probes does, orders and places of C libraries, before it takes away what is to be left: as long
+/// as others come soon, they share the grace periods.
+pub const PROBE_LEAVING_STEPS_MAX: u32 = 64;
+/// Times that the kernel may refuse a file, because a process that maps it is short of memory for a moment. Then it is left
+/// alone.
+pub const PROBE_REFUSALS_MAX: u32 = 5;
 /// Orders to the thread of probes on their way; what finds no room is asked again when the window ends.
 pub const PROBE_ORDERS_MAX: usize = 256;
 

@@ -71,10 +71,10 @@ const NOW: [Figure; 25] = [
 
 /// Figures that only grow.
 const SINCE_START: [Figure; 78] = [
-    ("go_programs_not_probed", "Go programs that could not be probed", |counts| {
+    ("go_programs_not_probed", "Times that a Go program could not be probed", |counts| {
         counts.locks.probes.programs_failed
     }),
-    ("libc_files_not_probed", "C libraries that could not be probed", |counts| {
+    ("libc_files_not_probed", "Times that a C library could not be probed", |counts| {
         counts.locks.probes.libraries_failed
     }),
     (

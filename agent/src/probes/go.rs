@@ -7,6 +7,7 @@ use crate::elf::ForeignFileError;
 use crate::elf::go::GoTable;
 use crate::elf::headers::Elf;
 use crate::elf::source::Source;
+use crate::limits::{GO_PLACES_MAX, PROBED_RETURNS_MAX};
 use rustix::fd::BorrowedFd;
 
 /// Mutexes wait in the first one since Go 1.24 and in the second before; rwlocks in the others since 1.20,
@@ -18,6 +19,8 @@ const FUNCTIONS: [&str; 4] = [
     "sync.runtime_SemacquireRWMutexR",
     "sync.runtime_SemacquireRWMutex",
 ];
+
+const _: () = assert!(GO_PLACES_MAX == FUNCTIONS.len() * (1 + PROBED_RETURNS_MAX));
 
 /// Where the locks of a Go program wait; nothing in a file that is none, or does not use them.
 ///

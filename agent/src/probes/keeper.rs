@@ -8,8 +8,8 @@ use crate::bpf::{Attached, BpfError, LibcProbes, LockProbes, ProbeCost};
 use crate::elf::ForeignFileError;
 use crate::engine::OpenFiles;
 use crate::limits::{
-    GO_PLACES_MAX, PROBE_ORDERS_MAX, PROBE_PAUSE_WINDOWS, PROBED_CALLS_MAX, PROBED_FILES_MAX,
-    PROBED_PLACES_LINKED_MAX, PROBED_PLACES_MAX, PROBES_END_PATIENCE,
+    PROBE_LEAVING_STEPS_MAX, PROBE_ORDERS_MAX, PROBE_PAUSE_WINDOWS, PROBE_REFUSALS_MAX,
+    PROBED_DESCRIPTORS_MAX, PROBED_FILES_MAX, PROBED_PLACES_MAX, PROBES_END_PATIENCE,
 };
 use crate::process::files::{Files, LockOwner};
 use hashbrown::HashMap;
@@ -22,23 +22,26 @@ use std::sync::mpsc::{
     sync_channel,
 };
 
+mod taken;
 #[cfg(test)]
 mod tests;
+
+use taken::Taken;
 
 /// What happened so far, for the metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
-    /// Go programs whose locks are probed now.
+    /// Go programs whose locks are probed now, those included whose probes are about to be taken away.
     pub programs: u64,
     /// C libraries whose locks are probed now, those in programs that are linked statically included.
     pub libraries: u64,
     /// Files that have no locks to probe.
     pub without: u64,
-    /// Go programs that could not be probed.
+    /// Times that a Go program could not be probed.
     pub programs_failed: u64,
-    /// C libraries that could not be.
+    /// Times that a C library could not be.
     pub libraries_failed: u64,
-    /// Times that a file found no room: too many files, or places in them, are probed.
+    /// Times that a file found no room: too many files, or places in them, are probed, or by too many descriptors.
     pub refused: u64,
     /// Times that the probes of a file were taken away because they were met too often.
     pub over_budget: u64,
@@ -91,8 +94,11 @@ struct Probed {
     owner: LockOwner,
     /// It was ordered to be probed.
     ordered: bool,
-    /// Windows for which it is left alone: its probes cost too much, or there was no room for them.
+    /// Windows for which it is left alone: its probes cost too much, there was no room for them, or the kernel refused
+    /// them.
     pause: u32,
+    /// Times that the kernel refused it.
+    refusals: u32,
     /// It has nothing to probe.
     useless: bool,
 }
@@ -104,6 +110,8 @@ enum Answer {
     Useless,
     /// There is no room for its places.
     Later,
+    /// The kernel refuses it, perhaps for a moment: it looks into every process that maps the file.
+    Refused,
 }
 
 #[derive(Debug, Default)]
@@ -159,7 +167,7 @@ impl LockKeeper {
         let (answer, answers) = channel();
         let counts = Arc::<Counts>::default();
         let owners = probes.owners();
-        let (attached, unfinished, leaving) = Default::default();
+        let (attached, unfinished, leaving, steps) = Default::default();
         let (stop, (closed_when_done, done)) = (Arc::<AtomicBool>::default(), channel());
         let end = End { stop: Arc::clone(&stop), done };
         let counts_of_work = Arc::clone(&counts);
@@ -171,6 +179,7 @@ impl LockKeeper {
             attached,
             unfinished,
             leaving,
+            steps,
             stop,
         };
         let thread = std::thread::Builder::new().name("probes".to_owned());
@@ -240,7 +249,8 @@ impl LockKeeper {
     }
 
     fn add(&mut self, id: FileId, owner: LockOwner) {
-        self.probed.insert(id, Probed { owner, ordered: false, pause: 0, useless: false });
+        let (ordered, pause, refusals, useless) = Default::default();
+        self.probed.insert(id, Probed { owner, ordered, pause, refusals, useless });
         self.order(id, true);
     }
 
@@ -280,6 +290,11 @@ impl LockKeeper {
             match answer {
                 Answer::Useless => probed.useless = true,
                 Answer::Later => probed.pause = PROBE_PAUSE_WINDOWS,
+                Answer::Refused => {
+                    probed.refusals += 1;
+                    probed.pause = PROBE_PAUSE_WINDOWS;
+                    probed.useless = probed.refusals >= PROBE_REFUSALS_MAX;
+                }
             }
         }
     }
@@ -341,13 +356,6 @@ impl Probes {
         let libc = self.libc.as_ref().map(|_| LockOwner::Libc);
         go.into_iter().chain(libc).collect()
     }
-
-    /// How many places may be probed at one time.
-    fn places_max(&self) -> usize {
-        let go = self.go.as_ref().is_none_or(LockProbes::are_linked);
-        let libc = self.libc.as_ref().is_none_or(LibcProbes::are_linked);
-        if go && libc { PROBED_PLACES_LINKED_MAX } else { PROBED_PLACES_MAX }
-    }
 }
 
 /// A C library that is being probed, a form of locks or a place at a time: a host has many processes that map it, and each
@@ -367,8 +375,10 @@ struct Work {
     attached: HashMap<FileId, (LockOwner, Attached)>,
     /// The first one is being probed.
     unfinished: VecDeque<Unfinished>,
-    /// Left alone as soon as there is nothing else to do: all of them at one time.
+    /// Left alone as soon as there is nothing else to do: all of them at one time. They take room until then.
     leaving: HashMap<FileId, (LockOwner, Attached)>,
+    /// Steps that were done since the first of them came.
+    steps: u32,
     /// The engine ends.
     stop: Arc<AtomicBool>,
 }
@@ -378,8 +388,8 @@ struct Work {
 enum ProbeError {
     #[error("nobody has the file any more")]
     Gone,
-    #[error("{0} places or nearly as many are probed")]
-    NoRoom(usize),
+    #[error("no room: {0:?} are taken")]
+    NoRoom(Taken),
     #[error(transparent)]
     File(#[from] ForeignFileError),
     #[error(transparent)]
@@ -413,13 +423,32 @@ impl Work {
                 Err(TryRecvError::Empty) => self.go_on(),
                 Err(TryRecvError::Disconnected) => break,
             }
-            let of = |owner| self.attached.values().filter(|(it, _)| *it == owner).count() as u64;
-            self.counts.programs.store(of(LockOwner::Go), Ordering::Relaxed);
-            self.counts.libraries.store(of(LockOwner::Libc), Ordering::Relaxed);
+            self.end_overdue();
+            self.count();
         }
         let attached = self.attached.drain().chain(self.leaving.drain());
         let attached = attached.map(|(_, (_, attached))| attached);
         Attached::end(attached.chain(self.unfinished.drain(..).map(|it| it.attached)));
+    }
+
+    fn count(&self) {
+        let probed = || self.attached.values().chain(self.leaving.values());
+        let of = |owner| probed().filter(|(it, _)| *it == owner).count() as u64;
+        self.counts.programs.store(of(LockOwner::Go), Ordering::Relaxed);
+        self.counts.libraries.store(of(LockOwner::Libc), Ordering::Relaxed);
+    }
+
+    /// A step is done. What is to be left waits for so many, however many orders come.
+    fn end_overdue(&mut self) {
+        self.steps = if self.leaving.is_empty() { 0 } else { self.steps + 1 };
+        if self.steps >= PROBE_LEAVING_STEPS_MAX {
+            self.end_leaving();
+        }
+    }
+
+    fn end_leaving(&mut self) {
+        Attached::end(self.leaving.drain().map(|(_, (_, attached))| attached));
+        self.steps = 0;
     }
 
     fn obey(&mut self, order: Order) {
@@ -431,9 +460,14 @@ impl Work {
             }
             Order::Probe(id, owner) => (id, owner),
         };
+        // It was counted all the time, so there is room for it.
         if let Some(still) = self.leaving.remove(&id) {
             self.attached.insert(id, still);
             return;
+        }
+        // Nobody could measure what its probes cost.
+        if !self.probes.owners().contains(&owner) {
+            return self.answer(id, Answer::Useless);
         }
         let done = match owner {
             LockOwner::Go => self.probe_go(id),
@@ -459,10 +493,11 @@ impl Work {
         tracing::debug!(?id, %error, "the locks of a file are not probed");
         match error {
             ProbeError::NoRoom(_) => self.answer(id, Answer::Later),
+            ProbeError::Kernel(_) => self.answer(id, Answer::Refused),
             ProbeError::File(
                 ForeignFileError::Malformed { .. } | ForeignFileError::Limit { .. },
             ) => self.answer(id, Answer::Useless),
-            ProbeError::Gone | ProbeError::File(_) | ProbeError::Kernel(_) => {}
+            ProbeError::Gone | ProbeError::File(_) => {}
         }
     }
 
@@ -471,22 +506,37 @@ impl Work {
         let _heard = self.answer.send((id, answer));
     }
 
-    /// Fails unless there is room for so many places, as a file may have: then its search is not for nothing.
-    fn room(&self, wanted: usize) -> Result<(), ProbeError> {
-        let attached: usize = self.attached.values().map(|(_, it)| it.places()).sum();
-        let unfinished = self.unfinished.iter().map(|it| it.attached.places() + it.calls.len());
-        let places = attached + unfinished.sum::<usize>();
-        let max = self.probes.places_max();
-        if places + wanted > max {
-            return Err(ProbeError::NoRoom(max));
+    /// What all files take, those that are being probed as if they were done.
+    fn taken(&self) -> Taken {
+        let probed = self.attached.values().chain(self.leaving.values());
+        let probed = probed.map(|(_, attached)| Taken::of(attached));
+        let begun = self.unfinished.iter();
+        let begun = begun.map(|it| Taken::of(&it.attached).and(self.probes.taken_by(&it.calls)));
+        probed.chain(begun).fold(Taken::default(), Taken::and)
+    }
+
+    /// Fails unless there is room for all that a file may have: then its search is not for nothing.
+    fn room(&self, owner: LockOwner) -> Result<(), ProbeError> {
+        let taken = self.taken();
+        let Taken { places, descriptors } = taken.and(self.probes.taken_at_most(owner));
+        if places > PROBED_PLACES_MAX || descriptors > PROBED_DESCRIPTORS_MAX {
+            return Err(ProbeError::NoRoom(taken));
         }
         Ok(())
     }
 
+    /// The same, after what is to be left has made some.
+    fn make_room(&mut self, owner: LockOwner) -> Result<(), ProbeError> {
+        if self.room(owner).is_err() {
+            self.end_leaving();
+        }
+        self.room(owner)
+    }
+
     /// False if there is nothing to probe.
     fn probe_go(&mut self, id: FileId) -> Result<bool, ProbeError> {
+        self.make_room(LockOwner::Go)?;
         let Some(probes) = &self.probes.go else { return Ok(false) };
-        self.room(GO_PLACES_MAX)?;
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let functions = lock_functions(file.as_fd())?;
         if functions.is_empty() {
@@ -499,10 +549,9 @@ impl Work {
 
     /// Finds where a C library is to be probed; false if there is nothing.
     fn look_for_calls(&mut self, id: FileId) -> Result<bool, ProbeError> {
-        if self.probes.libc.is_none() {
-            return Ok(false);
-        }
-        self.room(PROBED_CALLS_MAX)?;
+        // The search takes up to two seconds of CPU time: what is to be left should not be met for so long.
+        self.end_leaving();
+        self.room(LockOwner::Libc)?;
         let file = self.files.open(id).ok_or(ProbeError::Gone)?;
         let calls = waiting_calls(file.as_fd())?;
         if calls.is_empty() {
@@ -515,7 +564,7 @@ impl Work {
     /// Probes the next places of the first unfinished library, or takes away what is to be left.
     fn go_on(&mut self) {
         let Some(mut unfinished) = self.unfinished.pop_front() else {
-            return Attached::end(self.leaving.drain().map(|(_, (_, attached))| attached));
+            return self.end_leaving();
         };
         if unfinished.calls.is_empty() {
             let Unfinished { id, attached, .. } = unfinished;

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::address::{FileOffset, Pid, Tid};
+use crate::limits::PROBED_CALLS_MAX;
 use crate::process::fake::{FakeFiles, FakeHost, FakeProcess};
 use crate::process::files::Backing;
 use crate::process::host::{Host as _, Task};
@@ -98,6 +99,29 @@ fn a_file_whose_places_find_no_room_is_probed_later() {
     assert_eq!(received(&orders), [(0, true)]);
 }
 
+#[test]
+fn a_file_that_the_kernel_refuses_is_tried_again_and_not_for_ever() {
+    let (files, _mapped) = libraries(1);
+    let (mut keeper, orders, answer) = keeper(8, 8);
+    keeper.look(&files);
+    for _ in 1..PROBE_REFUSALS_MAX {
+        assert!(keeper.is_probed(FileId(0)));
+        assert_eq!(received(&orders), [(0, true)]);
+        answer.send((FileId(0), Answer::Refused)).unwrap();
+        for _ in 0..PROBE_PAUSE_WINDOWS - 1 {
+            keeper.tidy(&files);
+            assert!(!keeper.is_probed(FileId(0)));
+        }
+        assert_eq!(received(&orders), [(0, false)]);
+        keeper.tidy(&files);
+    }
+    assert_eq!(received(&orders), [(0, true)]);
+    answer.send((FileId(0), Answer::Refused)).unwrap();
+    keeper.tidy(&files);
+    assert_eq!(received(&orders), [(0, false)]);
+    assert!(keeper.probed.is_empty());
+}
+
 /// The thread itself, on a kernel that takes no probe.
 #[test]
 fn the_thread_says_what_has_nothing_to_probe() {
@@ -116,7 +140,7 @@ fn the_thread_says_what_has_nothing_to_probe() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(keeper.probed.is_empty(), "{:?}", keeper.probed);
-    assert_eq!(keeper.counts().without, 3);
+    assert_eq!(keeper.counts().without, 0, "nobody has looked into them");
 }
 
 /// A thread that has so many places to probe.
@@ -131,6 +155,7 @@ fn work(places: usize) -> (Work, Receiver<(FileId, Answer)>) {
         answer,
         attached: HashMap::new(),
         leaving: HashMap::new(),
+        steps: 0,
         stop: Arc::default(),
         unfinished: [Unfinished { id: FileId(7), calls, attached: Attached::default() }].into(),
     };
@@ -139,15 +164,77 @@ fn work(places: usize) -> (Work, Receiver<(FileId, Answer)>) {
 
 #[test]
 fn places_of_all_files_are_limited() {
-    let (work, _answers) = self::work(PROBED_PLACES_LINKED_MAX - PROBED_CALLS_MAX);
-    assert!(work.room(PROBED_CALLS_MAX).is_ok());
-    let (mut work, answers) = self::work(PROBED_PLACES_LINKED_MAX - PROBED_CALLS_MAX + 1);
-    let error = work.room(PROBED_CALLS_MAX).unwrap_err();
+    let (work, _answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX);
+    assert!(work.room(LockOwner::Libc).is_ok());
+    let (mut work, answers) = self::work(PROBED_PLACES_MAX - PROBED_CALLS_MAX + 1);
+    assert!(work.room(LockOwner::Go).is_ok());
+    let error = work.room(LockOwner::Libc).unwrap_err();
     work.fail(FileId(1), LockOwner::Libc, &error);
     assert_eq!(answers.try_recv(), Ok((FileId(1), Answer::Later)));
     assert_eq!(work.counts.refused.load(Ordering::Relaxed), 1);
     work.obey(Order::Leave(FileId(7)));
-    assert!(work.room(PROBED_CALLS_MAX).is_ok());
+    assert!(work.room(LockOwner::Libc).is_ok());
+}
+
+#[test]
+fn descriptors_of_all_files_are_limited() {
+    let forms = LockForm::ALL.len();
+    for (descriptors, go, libc) in [
+        (PROBED_DESCRIPTORS_MAX - forms, true, true),
+        (PROBED_DESCRIPTORS_MAX - forms + 1, true, false),
+        (PROBED_DESCRIPTORS_MAX - 2, true, false),
+        (PROBED_DESCRIPTORS_MAX - 1, false, false),
+    ] {
+        let (mut work, _answers) = self::work(0);
+        let attached = Attached::of_nothing(descriptors, descriptors);
+        work.attached.insert(FileId(3), (LockOwner::Libc, attached));
+        let room = [LockOwner::Go, LockOwner::Libc].map(|owner| work.room(owner).is_ok());
+        assert_eq!(room, [go, libc], "{descriptors}");
+    }
+}
+
+/// A thread that is to leave a file which takes all descriptors.
+fn full_work() -> (Work, Receiver<(FileId, Answer)>) {
+    let (mut work, answers) = self::work(0);
+    let attached = Attached::of_nothing(PROBED_DESCRIPTORS_MAX, PROBED_DESCRIPTORS_MAX);
+    work.attached.insert(FileId(3), (LockOwner::Go, attached));
+    work.obey(Order::Leave(FileId(3)));
+    work.count();
+    (work, answers)
+}
+
+#[test]
+fn what_is_to_be_left_takes_room_and_makes_it_when_it_is_needed() {
+    let (mut work, _answers) = full_work();
+    assert_eq!(work.counts.programs.load(Ordering::Relaxed), 1, "its probes are still met");
+    assert!(work.room(LockOwner::Go).is_err());
+    assert!(work.make_room(LockOwner::Go).is_ok());
+    work.count();
+    assert!(work.leaving.is_empty());
+    assert_eq!(work.counts.programs.load(Ordering::Relaxed), 0);
+    // What is taken back was counted all the time: nothing finds room beside it.
+    let (mut work, _answers) = full_work();
+    work.obey(Order::Probe(FileId(3), LockOwner::Go));
+    assert!(work.make_room(LockOwner::Go).is_err());
+    assert_eq!(work.taken().descriptors, PROBED_DESCRIPTORS_MAX);
+}
+
+#[test]
+fn what_is_to_be_left_goes_though_orders_keep_coming() {
+    let (mut work, _answers) = full_work();
+    for step in 0..PROBE_LEAVING_STEPS_MAX {
+        assert_eq!(work.leaving.len(), 1, "{step}");
+        work.obey(Order::Leave(FileId(4)));
+        work.end_overdue();
+    }
+    assert!(work.leaving.is_empty());
+}
+
+#[test]
+fn what_is_to_be_left_goes_before_a_library_is_searched() {
+    let (mut work, _answers) = full_work();
+    assert!(matches!(work.look_for_calls(FileId(4)), Err(ProbeError::Gone)));
+    assert!(work.leaving.is_empty());
 }
 
 #[test]
@@ -172,10 +259,13 @@ fn failures_of_go_and_of_c_libraries_are_counted_apart() {
     work.fail(FileId(1), LockOwner::Libc, &limit());
     work.fail(FileId(2), LockOwner::Libc, &ProbeError::Gone);
     work.fail(FileId(3), LockOwner::Go, &limit());
+    let refused = BpfError::Full { what: "places", limit: 1 };
+    work.fail(FileId(4), LockOwner::Go, &ProbeError::Kernel(refused));
     let Counts { programs_failed, libraries_failed, refused, .. } = &*work.counts;
     let counts = [programs_failed, libraries_failed, refused];
-    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [1, 2, 0]);
+    assert_eq!(counts.map(|count| count.load(Ordering::Relaxed)), [2, 2, 0]);
     // Who has the file again may have it probed; what cannot be understood never can.
     let useless = |id| (FileId(id), Answer::Useless);
-    assert_eq!(answers.try_iter().collect::<Vec<_>>(), [useless(1), useless(3)]);
+    let answers: Vec<_> = answers.try_iter().collect();
+    assert_eq!(answers, [useless(1), useless(3), (FileId(4), Answer::Refused)]);
 }
