@@ -306,7 +306,9 @@ fn programs(filtered: bool) -> Vec<Check> {
 fn lock_probes(sampler: &Sampler, allowed: bool, filtered: bool) -> [Check; 2] {
     let cost_ns = |cost: Option<_>| cost.and_then(Result::ok).map(|cost: bpf::ProbeCost| cost.ns);
     let go = cost_ns(sampler.lock_probes().map(|probes| probes.cost_ns()));
-    let libc = cost_ns(sampler.libc_probes().map(|probes| probes.cost_ns()));
+    let libc = sampler.libc_probes();
+    let linked = libc.as_ref().is_some_and(bpf::LibcProbes::are_linked);
+    let libc = cost_ns(libc.map(|probes| probes.cost_ns())).map(|ns| (ns, linked));
     [go_probes(go, sampler.form(), filtered), libc_probes(libc, allowed, filtered)]
 }
 
@@ -329,10 +331,16 @@ fn go_probes(cost_ns: Option<u64>, form: bpf::Form, filtered: bool) -> Check {
     Check { what, state: State::Costs, found: found.to_owned(), costs, grant }
 }
 
-fn libc_probes(cost_ns: Option<u64>, allowed: bool, filtered: bool) -> Check {
+/// `probes`: what a hit costs, and whether one link has all places of a file.
+fn libc_probes(probes: Option<(u64, bool)>, allowed: bool, filtered: bool) -> Check {
     let what = "probes of C libraries' locks";
-    if let Some(ns) = cost_ns {
-        return good(what, format!("{ns} ns a hit, only where a thread waits for a lock"));
+    if let Some((ns, linked)) = probes {
+        let how = if linked {
+            "one link has all places of a file"
+        } else {
+            "each place is attached by itself, so only --lock-probes waiting asks for them"
+        };
+        return good(what, format!("{ns} ns a hit, only where a thread waits for a lock; {how}"));
     }
     let (found, grant) = if allowed {
         ("the kernel refuses them", refused(PROBES_GRANT, filtered))

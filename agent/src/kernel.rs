@@ -67,9 +67,11 @@ impl KernelVersion {
         }
     }
 
-    /// True for kernels on which one link takes a program of probes to many places of a file, and away from them behind one
-    /// grace period (`BPF_TRACE_UPROBE_MULTI`). There are such links since 6.6, but one that found no descriptor left its
-    /// probes in freed memory (`bpf_uprobe_multi_link_attach`, mended in August 2024), and distributions have that or not.
+    /// True for kernels on which one link takes a program of probes to many places of a file, and away from them at one time
+    /// (`BPF_TRACE_UPROBE_MULTI`). There are such links since 6.6, but two changes came with 6.12: before, a link that found
+    /// no descriptor left its probes in freed memory (`bpf_uprobe_multi_link_attach`, commit 5fe6e308abae), and now a link
+    /// waits once for all its places (`uprobe_unregister_sync`, commit 04b01625da13). Distributions have either or not. How
+    /// long a link of 6.6 to 6.11 takes to go was not measured.
     #[must_use]
     pub const fn links_probes(self) -> bool {
         self.major > 6 || self.major == 6 && self.minor >= 12
@@ -102,6 +104,10 @@ pub struct KernelFacts {
 /// fix or not, whatever they call themselves, so none is trusted.
 pub const SHADOW_STACKS: &str = "programs may use shadow stacks here (user_shstk in /proc/cpuinfo, or it \
     cannot be read), which kernels without a fix of August 2025 forget at a call that is probed";
+
+/// Why C libraries are not probed by default where each place is attached by itself: see [`KernelVersion::links_probes`].
+pub const NO_LINKS: &str = "the kernel has no link to all places of a file, which Linux 6.12 has, and \
+    takes each place away by itself when the agent ends (--lock-probes waiting probes them all the same)";
 
 /// Why the agent does not start on this kernel.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -80,9 +80,10 @@ pub struct SamplingOptions {
     /// [default: by CPUs and frequency].
     #[arg(long, value_name = "BYTES")]
     pub ring_bytes: Option<u32>,
-    /// Locks whose code is probed, where waits are measured: those of Go, and with `waiting` also where threads begin to wait
-    /// for a lock of a C library. They tell what a lock is where no name does, and of waits without a stack; an uncontended
-    /// lock costs nothing.
+    /// Locks whose code is probed, where waits are measured: `go` those of Go, `waiting` also where threads begin to wait
+    /// for a lock of a C library, `auto` these only where one link of the kernel has all places of a file (Linux 6.12),
+    /// `off` none. Probes of C libraries tell what a lock is where no name does, and of waits without a stack; an
+    /// uncontended lock costs nothing. They stay away where programs may use shadow stacks.
     #[arg(long, value_enum, default_value_t)]
     pub lock_probes: LockProbes,
     /// Write diagnostics of the BPF programs to the log.

@@ -11,20 +11,25 @@ use aya::programs::{ProgramError, UProbe};
 use aya_obj::Object;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
+/// Bytes of the verifier's log of one program: of a longer one the kernel keeps the end.
+const VERIFIER_LOG_BYTES: usize = 16 << 20;
+
 /// The programs of probes of an object.
 pub(super) struct ProbePrograms {
     /// `None` where each place is attached by itself.
     linkable: Option<Linkable>,
+    /// Where a program for links is refused, the verifier's log is wanted.
+    verifier_log: bool,
 }
 
 impl ProbePrograms {
     /// Before any map is taken out of the object: the programs name them.
-    pub(super) fn of(ebpf: &Ebpf) -> Self {
+    pub(super) fn of(ebpf: &Ebpf, verifier_log: bool) -> Self {
         let known = KernelVersion::running().is_some_and(KernelVersion::links_probes);
         let linkable = known.then(|| Linkable::of(ebpf)).and_then(|linkable| {
             linkable.inspect_err(|error| tracing::debug!(%error, "probes have no links")).ok()
         });
-        Self { linkable }
+        Self { linkable, verifier_log }
     }
 
     /// Loads one.
@@ -37,6 +42,9 @@ impl ProbePrograms {
             match linkable.load(name) {
                 Ok(program) => return Ok(ProbeProgram::Linked(program)),
                 Err(error) => tracing::debug!(%error, name, "the program has no links"),
+            }
+            if self.verifier_log {
+                tracing::info!(name, "the verifier says: {}", linkable.verifier_log(name));
             }
         }
         Ok(ProbeProgram::Single(load_single(ebpf, name)?, ProbeKind::read()?))
@@ -75,13 +83,27 @@ impl Linkable {
 
     /// Loads a program, and makes sure that the kernel has links for it.
     fn load(&self, name: &'static str) -> Result<OwnedFd, BpfError> {
+        let program = self.load_with_log(name, &mut [])?;
+        user_probe::has_links(&program)?;
+        Ok(program)
+    }
+
+    /// What the verifier says of a program; it is loaded once more for that. Empty if it is not the verifier that refuses
+    /// it.
+    fn verifier_log(&self, name: &'static str) -> String {
+        let mut log = vec![0; VERIFIER_LOG_BYTES];
+        // A log that finds no room is a failure to the kernel, too.
+        let _refused_again = self.load_with_log(name, &mut log);
+        let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());
+        String::from_utf8_lossy(&log[..end]).into_owned()
+    }
+
+    fn load_with_log(&self, name: &'static str, log: &mut [u8]) -> Result<OwnedFd, BpfError> {
         let missing = BpfError::Missing { kind: "program", name };
         let found = self.object.programs.get(name);
         let found = found.and_then(|it| Some((it, self.object.functions.get(&it.function_key())?)));
         let Some((program, function)) = found else { return Err(missing) };
-        let program = raw::load_linkable(name, program, function, self.btf.as_fd())?;
-        user_probe::has_links(&program)?;
-        Ok(program)
+        raw::load_linkable(name, (program, function), self.btf.as_fd(), log)
     }
 }
 

@@ -11,6 +11,9 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 const BTF_KEY: u32 = 1;
 const BTF_VALUE: u32 = 3;
 
+/// Every instruction that the verifier looks at: `BPF_LOG_LEVEL1` in the kernel's `bpf_verifier.h`.
+const LOG_VERBOSE: u32 = 1;
+
 fn bpf(command: bpf_cmd, attr: &mut bpf_attr, call: &'static str) -> Result<OwnedFd, BpfError> {
     let size = size_of::<bpf_attr>();
     // SAFETY: `attr` is initialised, and everything it points to lives until the call returns.
@@ -43,15 +46,16 @@ pub(super) fn load_btf(blob: &[u8]) -> Result<OwnedFd, BpfError> {
     bpf(bpf_cmd::BPF_BTF_LOAD, &mut attr, "bpf(BPF_BTF_LOAD)")
 }
 
-/// Loads a program of user probes that [`link_probes`] attaches (Linux 6.6).
+/// Loads a program of user probes that [`link_probes`] attaches (Linux 6.6). The verifier's log goes to `log`, none if that
+/// is empty.
 pub(super) fn load_linkable(
     name: &str,
-    program: &Program,
-    function: &Function,
+    (program, function): (&Program, &Function),
     btf: BorrowedFd<'_>,
+    log: &mut [u8],
 ) -> Result<OwnedFd, BpfError> {
     let described = function.func_info.func_info_bytes();
-    let count = |length: usize| u32::try_from(length).expect("a program of a megabyte at most");
+    let count = |length: usize| u32::try_from(length).expect("a program or a log, megabytes");
     let mut attr = zeroed();
     // SAFETY: the fields of this command, in a zeroed union.
     let fields = unsafe { &mut attr.__bindgen_anon_3 };
@@ -60,6 +64,11 @@ pub(super) fn load_linkable(
     fields.insns = function.instructions.as_ptr() as u64;
     fields.insn_cnt = count(function.instructions.len());
     fields.license = program.license.as_ptr() as u64;
+    if !log.is_empty() {
+        fields.log_level = LOG_VERBOSE;
+        fields.log_buf = log.as_mut_ptr() as u64;
+        fields.log_size = count(log.len());
+    }
     fields.prog_btf_fd = btf.as_raw_fd().cast_unsigned();
     fields.func_info = described.as_ptr() as u64;
     fields.func_info_rec_size = count(function.func_info_rec_size);

@@ -91,7 +91,7 @@ impl Sampler {
         let program = loader::sampler(&mut ebpf, form)?;
         clocks.iter().try_for_each(|clock| clock.attach(program.as_fd()))?;
         let libc_wanted = options.libc_locks && matches!(waits, Ok(true));
-        let (go_locks, libc_locks) = load_probes(&mut ebpf, (options.go_locks, libc_wanted));
+        let (go_locks, libc_locks) = load_probes(&mut ebpf, options, libc_wanted);
         let tables = Tables::take(&mut ebpf, options.table_bytes_max)?;
         let records: RingBuf<MapData> = loader::take_map(&mut ebpf, "RECORDS")?;
         let (waits, waits_refused) = match waits {
@@ -224,6 +224,11 @@ impl Sampler {
     #[must_use]
     pub fn libc_probes(&self) -> Option<LibcProbes> {
         self.libc_locks.clone()
+    }
+
+    /// Gives up probing C libraries if each place would be attached by itself; true if that is so.
+    pub fn forget_single_libc_probes(&mut self) -> bool {
+        self.libc_locks.take_if(|probes| !probes.are_linked()).is_some()
     }
 
     /// What was counted so far.
@@ -505,13 +510,18 @@ impl Sampler {
     }
 }
 
-/// The probes of Go and of C libraries that are wanted. A kernel that refuses the programs costs what they tell, nothing else.
-fn load_probes(ebpf: &mut Ebpf, (go, libc): (bool, bool)) -> (Option<GoLocks>, Option<LibcProbes>) {
-    if !go && !libc {
+/// The probes of Go and of C libraries that are wanted. A kernel that refuses the programs costs what they tell, nothing
+/// else.
+fn load_probes(
+    ebpf: &mut Ebpf,
+    options: &Options,
+    libc: bool,
+) -> (Option<GoLocks>, Option<LibcProbes>) {
+    if !options.go_locks && !libc {
         return (None, None);
     }
-    let programs = ProbePrograms::of(ebpf);
-    let go = go.then(|| GoLocks::load(ebpf, &programs));
+    let programs = ProbePrograms::of(ebpf, options.verifier_log);
+    let go = options.go_locks.then(|| GoLocks::load(ebpf, &programs));
     let libc = libc.then(|| LibcProbes::load(ebpf, &programs));
     let not_probed =
         |whose| move |error: &BpfError| tracing::warn!(%error, "locks of {whose} are not probed");

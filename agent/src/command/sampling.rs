@@ -4,8 +4,7 @@ use agent::address::Pid;
 use agent::aggregate::{NameSources, NamingPatience, NamingThread, WindowWriter, start_naming};
 use agent::bpf::{FormChoice, WaitStacks};
 use agent::elf::LocalFiles;
-use agent::engine::{self, Control, EngineError, EngineOptions};
-use agent::kernel::KernelVersion;
+use agent::engine::{self, Control, EngineError, EngineOptions, LibcProbing};
 use agent::options::{Form, LockProbes, SamplingOptions};
 use agent::symbolize::kernel::{KernelRegions, KernelSymbols};
 use agent::symbolize::perf_maps::PerfMaps;
@@ -70,9 +69,9 @@ pub(crate) fn start(
         wait_stacks,
         go_lock_probes: lock_probes != LockProbes::Off,
         libc_lock_probes: match lock_probes {
-            LockProbes::Off | LockProbes::Go => false,
-            LockProbes::Waiting => true,
-            LockProbes::Auto => KernelVersion::running().is_some_and(KernelVersion::links_probes),
+            LockProbes::Off | LockProbes::Go => LibcProbing::Never,
+            LockProbes::Waiting => LibcProbing::Always,
+            LockProbes::Auto => LibcProbing::WhereLinked,
         },
         duration,
         preload,

@@ -47,9 +47,11 @@ fn probes_of_go_and_of_c_libraries_are_told_apart() {
     let refused = go_probes(None, BpfLoop, true);
     assert!(refused.grant.contains("CONFIG_UPROBE_EVENTS"), "{refused:?}");
     assert!(!refused.grant.contains("5.17"), "{refused:?}");
-    let found = libc_probes(Some(300), true, false);
-    assert_eq!(found.state, State::Good);
-    assert!(found.found.contains("300 ns"), "{found:?}");
+    for (linked, how) in [(true, "one link"), (false, "--lock-probes waiting")] {
+        let found = libc_probes(Some((300, linked)), true, false);
+        assert_eq!(found.state, State::Good);
+        assert!(found.found.contains("300 ns") && found.found.contains(how), "{found:?}");
+    }
     let guarded = libc_probes(None, false, true);
     assert!(guarded.found.contains("shadow stacks"), "{guarded:?}");
     assert!(guarded.grant.contains("nousershstk"), "{guarded:?}");

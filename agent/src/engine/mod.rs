@@ -25,7 +25,7 @@ use crate::aggregate::Window;
 use crate::bpf::{self, Sampler};
 use crate::clock::{MonotonicNs, WallOffset};
 use crate::elf::{ForeignFiles, LocalFiles};
-use crate::kernel::{KernelFacts, SHADOW_STACKS, allows_libc_probes};
+use crate::kernel::{KernelFacts, KernelVersion, NO_LINKS, SHADOW_STACKS, allows_libc_probes};
 use crate::limits::{
     ALLOCATION_KEPT_BYTES_MAX, ALLOCATION_MAPPED_BYTES_MIN, DESCRIPTORS_MAX, ENGINE_NICE,
     UNWIND_TABLE_BYTES_MAX,
@@ -60,7 +60,7 @@ pub struct EngineOptions {
     /// Then locks of Go are probed.
     pub go_lock_probes: bool,
     /// And the waiting paths of C libraries.
-    pub libc_lock_probes: bool,
+    pub libc_lock_probes: LibcProbing,
     /// Form of the programs.
     pub form: crate::bpf::FormChoice,
     /// Size of the ring buffer, bytes; `None`: by CPUs and frequency.
@@ -91,7 +91,7 @@ impl Default for EngineOptions {
             ignore_kernel_defects: false,
             off_cpu: false,
             go_lock_probes: true,
-            libc_lock_probes: false,
+            libc_lock_probes: LibcProbing::Never,
             wait_stacks: crate::bpf::WaitStacks::default(),
             form: crate::bpf::FormChoice::default(),
             ring_bytes: None,
@@ -101,6 +101,39 @@ impl Default for EngineOptions {
             preload: Vec::new(),
             perf_maps: None,
             kernel_regions: None,
+        }
+    }
+}
+
+/// Whether C libraries are probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LibcProbing {
+    /// Nobody asked for it.
+    Never,
+    /// Where one link of the kernel has all places of a file.
+    WhereLinked,
+    /// Where the kernel takes them at all.
+    Always,
+}
+
+impl LibcProbing {
+    /// Why they are not probed though that was asked for; `links`: the kernel is one that should have them, `safe`: see
+    /// [`allows_libc_probes`].
+    fn refusal(self, links: bool, safe: bool) -> Option<&'static str> {
+        match self {
+            Self::Never => None,
+            Self::WhereLinked | Self::Always if !safe => Some(SHADOW_STACKS),
+            Self::WhereLinked if !links => Some(NO_LINKS),
+            Self::WhereLinked | Self::Always => None,
+        }
+    }
+
+    /// Says why. Whoever asked for them must hear it; that they are not had by default is no fault of the host.
+    fn tell(self, why: &str) {
+        if self == Self::Always {
+            tracing::warn!("locks of C libraries are not probed: {why}");
+        } else {
+            tracing::info!("locks of C libraries are not probed: {why}");
         }
     }
 }
@@ -192,12 +225,11 @@ fn run_first(
 ) -> Result<(), EngineError> {
     raise_descriptor_limit();
     return_freed_memory();
-    let libc_wanted = options.off_cpu && options.libc_lock_probes;
-    let libc_locks = libc_wanted && allows_libc_probes(&options.proc_root);
-    if libc_wanted && !libc_locks {
-        tracing::warn!("locks of C libraries are not probed: {SHADOW_STACKS}");
-    }
-    let (sampler, tables) = Sampler::load(&bpf::Options {
+    let libc = if options.off_cpu { options.libc_lock_probes } else { LibcProbing::Never };
+    let links = KernelVersion::running().is_some_and(KernelVersion::links_probes);
+    let refusal = libc.refusal(links, allows_libc_probes(&options.proc_root));
+    refusal.iter().for_each(|why| libc.tell(why));
+    let (mut sampler, tables) = Sampler::load(&bpf::Options {
         frequency_hz: options.frequency_hz,
         form: options.form,
         ring_bytes: options.ring_bytes,
@@ -207,9 +239,13 @@ fn run_first(
         off_cpu: options.off_cpu,
         wait_stacks: options.wait_stacks,
         go_locks: options.off_cpu && options.go_lock_probes,
-        libc_locks,
+        libc_locks: libc != LibcProbing::Never && refusal.is_none(),
         ..bpf::Options::default()
     })?;
+    // A kernel that should have links may refuse them.
+    if libc == LibcProbing::WhereLinked && sampler.forget_single_libc_probes() {
+        libc.tell(NO_LINKS);
+    }
     if let Some(error) = sampler.waits_refused() {
         tracing::warn!(%error, "off-CPU time is not measured");
     }

@@ -1,6 +1,9 @@
 //! The engine on this machine's kernel: needs root and the BPF programs; says why where it is skipped.
 
-use super::{Control, EngineCounts, EngineOptions, OpenFiles, SealedWindow, WindowSink, run};
+use super::{
+    Control, EngineCounts, EngineOptions, LibcProbing, NO_LINKS, OpenFiles, SHADOW_STACKS,
+    SealedWindow, WindowSink, run,
+};
 use crate::address::ElfAddr;
 use crate::aggregate::{FoldedSample, NamedWindow, Namer};
 use crate::elf::{ForeignFiles as _, LocalFiles};
@@ -305,4 +308,19 @@ fn five_thousand_short_processes_leave_nothing_behind() {
     assert!(counts.processes.known < living + 500, "{counts:?}");
     assert_eq!(counts.processes.refused, 0);
     assert!(counts.files.open <= 512, "{counts:?}");
+}
+
+#[test]
+fn c_libraries_are_probed_by_default_where_there_are_links_and_no_shadow_stacks() {
+    use LibcProbing::{Always, Never, WhereLinked};
+    for (probing, links, safe, refusal) in [
+        (Never, false, false, None),
+        (WhereLinked, true, true, None),
+        (WhereLinked, false, true, Some(NO_LINKS)),
+        (WhereLinked, true, false, Some(SHADOW_STACKS)),
+        (Always, false, true, None),
+        (Always, true, false, Some(SHADOW_STACKS)),
+    ] {
+        assert_eq!(probing.refusal(links, safe), refusal, "{probing:?}, {links}, {safe}");
+    }
 }
