@@ -388,7 +388,7 @@ impl Engine {
     /// Closes the window in front of `end` and opens the next one.
     fn seal(&mut self, end: MonotonicNs, sink: &mut dyn WindowSink) -> Result<(), EngineError> {
         self.sampler.follow_cpus();
-        self.tell_lasting_locks(end)?;
+        self.tell_lasting_locks(end);
         let now = self.sampler.statistics()?;
         let before = std::mem::replace(&mut self.before, now);
         let counted = std::mem::take(&mut self.intake.ledger);

@@ -70,7 +70,7 @@ const NOW: [Figure; 25] = [
 ];
 
 /// Figures that only grow.
-const SINCE_START: [Figure; 78] = [
+const SINCE_START: [Figure; 79] = [
     ("go_programs_not_probed", "Times that a Go program could not be probed", |counts| {
         counts.locks.probes.programs_failed
     }),
@@ -96,6 +96,11 @@ const SINCE_START: [Figure; 78] = [
         "lock_probe_pauses",
         "Times that probes were taken away because they cost too much",
         |counts| counts.locks.probes.over_budget,
+    ),
+    (
+        "lock_waits_unread",
+        "Windows for which the kernel did not say which goroutines wait",
+        |counts| counts.locks.readings_failed,
     ),
     ("lock_waits_sent", "Waits of goroutines sent by the probes", |counts| {
         counts.locks.programs.sent

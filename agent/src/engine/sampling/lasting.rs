@@ -7,7 +7,6 @@ use crate::address::{AbsAddr, FileId, Generation, Pid};
 use crate::aggregate::{WaitSum, WindowWait};
 use crate::bpf::{RawSample, UserFrame, WaitingGoroutine};
 use crate::clock::{MonotonicNs, nanoseconds};
-use crate::engine::EngineError;
 use crate::normalize::{self, Frame};
 use crate::waits::Owners;
 use agent_ebpf::wait::CHANCE_ONE;
@@ -53,14 +52,18 @@ impl LastingLocks {
 
 impl Engine {
     /// Tells the window that closes at `end` of goroutines that have waited since before it began.
-    pub(super) fn tell_lasting_locks(&mut self, end: MonotonicNs) -> Result<(), EngineError> {
+    /// If they cannot be read, a later window or their record tells all of it.
+    pub(super) fn tell_lasting_locks(&mut self, end: MonotonicNs) {
         let begin = MonotonicNs(end.0.saturating_sub(nanoseconds(self.options.window)));
         let mut waiting = Vec::new();
-        self.sampler.goroutines(&mut |goroutine| {
+        let read = self.sampler.goroutines(&mut |goroutine| {
             if goroutine.since < begin {
                 waiting.push(goroutine);
             }
-        })?;
+        });
+        if let Err(error) = read {
+            return self.locks.reading_failed(&error);
+        }
         self.intake.lasting.begin();
         for goroutine in waiting {
             // A program that is over, or whose probes were taken away, will not tell of an end.
@@ -70,7 +73,6 @@ impl Engine {
                 self.sampler.forget_goroutine(&goroutine);
             }
         }
-        Ok(())
     }
 }
 

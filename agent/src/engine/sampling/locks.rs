@@ -7,7 +7,7 @@ use super::thinning::{WaitCost, shifts};
 use super::waits::data_place;
 use crate::address::{FileId, Pid};
 use crate::aggregate::{WaitSum, WindowWait};
-use crate::bpf::{RawLockWait, Statistics};
+use crate::bpf::{BpfError, RawLockWait, Statistics};
 use crate::engine::Sampling;
 use crate::limits::{PROBE_PAUSE_WINDOWS, PROBE_SHARE_MAX, PROBED_FILES_MAX};
 use crate::normalize::Frame;
@@ -27,6 +27,8 @@ pub struct LockCounts {
     pub programs: LockCounters,
     /// Processes of whose goroutines' waits only some are followed.
     pub thinned: u64,
+    /// Windows for which the kernel did not say which goroutines wait.
+    pub readings_failed: u64,
 }
 
 /// The probes, where the kernel takes them.
@@ -35,6 +37,7 @@ pub(super) struct Locks {
     keeper: Option<LockKeeper>,
     /// Processes that are thinned.
     thinned: u64,
+    readings_failed: u64,
 }
 
 impl Locks {
@@ -46,7 +49,7 @@ impl Locks {
         }
         let keeper = LockKeeper::start(probes, Arc::clone(files) as _);
         let keeper = keeper.inspect_err(|error| tracing::warn!(%error, "no thread for probes"));
-        Self { keeper: keeper.ok(), thinned: 0 }
+        Self { keeper: keeper.ok(), ..Self::default() }
     }
 
     /// Has programs probed that came since the last look.
@@ -63,7 +66,16 @@ impl Locks {
             probes,
             programs: LockCounters { hits, marked, ..now.locks },
             thinned: self.thinned,
+            readings_failed: self.readings_failed,
         }
+    }
+
+    /// The kernel did not say which goroutines wait.
+    pub(super) fn reading_failed(&mut self, error: &BpfError) {
+        if self.readings_failed == 0 {
+            tracing::warn!(%error, "waits of goroutines are not told while they last");
+        }
+        self.readings_failed += 1;
     }
 
     /// A window ends: leaves alone what nobody maps, and programs whose probes cost too much. Says of which processes only

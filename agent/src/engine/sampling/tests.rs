@@ -4,7 +4,7 @@ use super::Engine;
 use crate::address::{AbsAddr, Generation, Pid, Tid};
 use crate::bpf::{
     BpfError, CopiedStack, CpuStatistics, ProcessEvent, RawLockWait, RawSample, RawWait, Record,
-    Statistics, TableId, UserFrame, WalkMapping,
+    Statistics, TableId, UserFrame, WaitingGoroutine, WalkMapping,
 };
 use crate::clock::{MonotonicNs, monotonic_now};
 use crate::elf::ForeignFiles;
@@ -34,6 +34,7 @@ struct Script {
     published: Vec<Pid>,
     removed: Vec<Pid>,
     tables: u32,
+    goroutines_refused: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -100,6 +101,11 @@ impl Sampling for FakeKernel {
             ..CpuStatistics::default()
         };
         Ok(Statistics { cpus: vec![cpu], ..Statistics::default() })
+    }
+
+    fn goroutines(&self, _each: &mut dyn FnMut(WaitingGoroutine)) -> Result<(), BpfError> {
+        let refused = BpfError::Full { what: "a batch", limit: 1 };
+        if self.0.lock().unwrap().goroutines_refused { Err(refused) } else { Ok(()) }
     }
 
     fn map_bytes(&self) -> u64 {
@@ -239,6 +245,19 @@ fn windows_follow_each_other_and_the_account_closes() {
     let kept: usize = windows.iter().map(|window| window.window.observations()).sum();
     assert_eq!(kept, 4, "the last window takes what is flushed");
     assert_eq!(control.counts().received, 4);
+}
+
+#[test]
+fn waits_of_goroutines_that_cannot_be_read_end_no_recording() {
+    for refused in [false, true] {
+        let kernel = FakeKernel::default();
+        kernel.0.lock().unwrap().goroutines_refused = refused;
+        let control = Control::default();
+        let windows = run(&for_ms(120), &kernel, &control);
+        assert!(windows.len() >= 2, "{} windows", windows.len());
+        let failed = if refused { windows.len() as u64 } else { 0 };
+        assert_eq!(control.counts().locks.readings_failed, failed);
+    }
 }
 
 #[test]
