@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 /// What to run.
@@ -216,10 +216,10 @@ fn perform(
     for mut runner in runners(stage, filter)? {
         tools.apply(&mut runner);
         runner.env("VESTA_PROGRAMS", programs);
-        let (Said { counts, failures }, ended_well) = listen(&mut runner)?;
-        ran.counts += counts;
-        ran.failures.extend(failures);
-        ran.succeeded &= ended_well;
+        let (said, status) = listen(&mut runner)?;
+        ran.counts += said.counts;
+        ran.failures.extend(said.failures(status.success(), &status.to_string()));
+        ran.succeeded &= status.success();
     }
     Ok(ran)
 }
@@ -278,14 +278,14 @@ fn runners(stage: &str, filter: Option<&str>) -> Result<Vec<Command>> {
 }
 
 /// Runs a test runner and shows its output.
-fn listen(runner: &mut Command) -> Result<(Said, bool)> {
+fn listen(runner: &mut Command) -> Result<(Said, ExitStatus)> {
     let mut child = runner
         .stdout(Stdio::piped())
         .spawn()
         .with_context(|| format!("start {}", crate::command::shown(runner)))?;
     let output = child.stdout.take().context("standard output was asked for")?;
     let said = read(BufReader::new(output), std::io::stdout())?;
-    Ok((said, child.wait()?.success()))
+    Ok((said, child.wait()?))
 }
 
 /// What some programs are for.

@@ -31,6 +31,17 @@ pub(crate) struct Said {
     pub(crate) failures: Vec<String>,
 }
 
+impl Said {
+    /// The failures of a runner that ended in that way: one that failed and names no test did not compile, or died.
+    pub(crate) fn failures(self, succeeded: bool, status: &str) -> Vec<String> {
+        let mut failures = self.failures;
+        if !succeeded && failures.is_empty() {
+            failures.push(format!("the runner did not compile or died: {status}"));
+        }
+        failures
+    }
+}
+
 /// Characters of a failed test's words that are said again at the end.
 const FAILURE_CHARS_MAX: usize = 400;
 
@@ -43,6 +54,8 @@ struct Reader {
     in_successes: bool,
     /// The next line is the message of a panic that was met.
     at_panic: bool,
+    /// Node's runner says its failures once more.
+    node_repeats: bool,
     /// Tests of this runner that said so; it counts them as passed.
     skips: u64,
 }
@@ -93,7 +106,7 @@ impl Reader {
         {
             failure.extend([" "].into_iter().chain([line]));
             *failure = failure.chars().take(FAILURE_CHARS_MAX).collect();
-        } else if let Some(test) = line.strip_prefix("---- ").and_then(|it| it.split(' ').next()) {
+        } else if let Some(test) = captured(line) {
             self.said.failures.push(format!("{test}:"));
         } else if line.starts_with("thread '")
             && let Some((_, place)) =
@@ -107,7 +120,7 @@ impl Reader {
 
     /// A line of the captured output of a passed test.
     fn success(&mut self, line: &str) -> Option<String> {
-        if let Some(test) = line.strip_prefix("---- ").and_then(|rest| rest.split(' ').next()) {
+        if let Some(test) = captured(line) {
             test.clone_into(&mut self.test);
             return None;
         }
@@ -119,8 +132,15 @@ impl Reader {
         Some(format!("skipped {}: {reason}", self.test))
     }
 
-    /// The closing lines of Node's runner, with either of its reporters.
+    /// Failures and the closing lines of Node's runner, with either of its reporters. A test that failed in parts is named
+    /// after them.
     fn node(&mut self, line: &str) {
+        if line == "\u{2716} failing tests:" {
+            self.node_repeats = true;
+        }
+        if let Some(test) = failed_in_node(line.trim_start()).filter(|_| !self.node_repeats) {
+            self.said.failures.push(test.to_owned());
+        }
         let Some(rest) = line.strip_prefix("# ").or_else(|| line.strip_prefix("\u{2139} ")) else {
             return;
         };
@@ -135,6 +155,17 @@ impl Reader {
     }
 }
 
+/// The test whose captured output begins. Names of documentation tests have spaces.
+fn captured(line: &str) -> Option<&str> {
+    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
+}
+
+/// `not ok 2 - name`, or `✖ name (0.8ms)`.
+fn failed_in_node(line: &str) -> Option<&str> {
+    let tap = line.strip_prefix("not ok ").and_then(|rest| Some(rest.split_once(" - ")?.1));
+    tap.or_else(|| Some(line.strip_prefix("\u{2716} ")?.rsplit_once(" (")?.0))
+}
+
 fn number_before(text: &str, word: &str) -> u64 {
     let before = text.split_once(word).map_or("", |(before, _)| before);
     before.rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
@@ -142,41 +173,68 @@ fn number_before(text: &str, word: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Counts, Said, read};
+    use super::{Counts, read};
 
     #[test]
     fn runners() {
-        let check = |output: &str, passed: u64, failed: u64, skipped: u64, shown: &str| {
+        let check = |output: &str, counts: [u64; 3], failures: &[&str], shown: &str| {
             let mut text = Vec::new();
-            let Said { counts, failures } =
-                read(output.as_bytes(), &mut text).expect("memory does not fail");
-            assert!(failures.len() as u64 <= failed, "{failures:?}");
-            assert_eq!(counts, Counts { passed, failed, skipped }, "{output}");
+            let said = read(output.as_bytes(), &mut text).expect("memory does not fail");
+            let [passed, failed, skipped] = counts;
+            assert_eq!(said.counts, Counts { passed, failed, skipped }, "{output}");
+            assert_eq!(said.failures, failures, "{output}");
             assert_eq!(String::from_utf8(text).expect("text"), shown, "{output}");
         };
+        // All of it is shown.
+        let plain =
+            |output: &str, counts, failures: &[&str]| check(output, counts, failures, output);
+        plain("test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n", [3, 0, 1], &[]);
         check(
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n",
-            3,
-            0,
-            1,
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured\n",
+            "test a ... ok\n\nsuccesses:\n\n---- on_cpu::a stdout ----\nnoise\n\
+             skipped: not root\n\nsuccesses:\n    on_cpu::a\n\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored\n",
+            [1, 0, 1],
+            &[],
+            "test a ... ok\n\nskipped on_cpu::a: not root\n\
+             test result: ok. 2 passed; 0 failed; 0 ignored\n",
         );
-        check(
-            "test a ... ok\n\nsuccesses:\n\n---- on_cpu::a stdout ----\nnoise\nskipped: not root\n\nsuccesses:\n    on_cpu::a\n\ntest result: ok. 2 passed; 0 failed; 0 ignored\n",
-            1,
-            0,
-            1,
-            "test a ... ok\n\nskipped on_cpu::a: not root\ntest result: ok. 2 passed; 0 failed; 0 ignored\n",
+        plain(
+            "failures:\n---- b stdout ----\nskipped: no\n\
+             test result: FAILED. 0 passed; 1 failed;\n",
+            [0, 1, 0],
+            &["b:"],
         );
-        check(
-            "failures:\n---- b stdout ----\nskipped: no\ntest result: FAILED. 0 passed; 1 failed;\n",
-            0,
-            1,
-            0,
-            "failures:\n---- b stdout ----\nskipped: no\ntest result: FAILED. 0 passed; 1 failed;\n",
+        plain(
+            "failures:\n---- src/a.rs - b (line 7) stdout ----\n---- no test\n\
+             test result: FAILED. 0 passed; 1 failed;\n",
+            [0, 1, 0],
+            &["src/a.rs - b (line 7):"],
         );
-        check("# pass 7\n# fail 0\n# skipped 1\n", 7, 0, 1, "# pass 7\n# fail 0\n# skipped 1\n");
-        check("\u{2139} pass 7\n\u{2139} fail 2\n", 7, 2, 0, "\u{2139} pass 7\n\u{2139} fail 2\n");
+        plain("# pass 7\n# fail 0\n# skipped 1\n", [7, 0, 1], &[]);
+        plain(
+            "ok 1 - a\n# Subtest: b\n    not ok 1 - c - d\n      error: 'x'\nnot ok 2 - b\n\
+             # pass 1\n# fail 2\n",
+            [1, 2, 0],
+            &["c - d", "b"],
+        );
+        plain(
+            "\u{2714} a (1.1ms)\n\u{25b6} b\n  \u{2716} c (d) (0.2ms)\n    Error: x\n\n\
+             \u{2716} b (0.4ms)\n\u{2139} pass 1\n\u{2139} fail 2\n\n\
+             \u{2716} failing tests:\n\ntest at a.mjs:2:98\n\u{2716} c (d) (0.2ms)\n",
+            [1, 2, 0],
+            &["c (d)", "b"],
+        );
+    }
+
+    #[test]
+    fn a_runner_that_names_no_failed_test_is_told_too() {
+        let of = |output: &str, succeeded| {
+            let said = read(output.as_bytes(), Vec::new()).expect("memory does not fail");
+            said.failures(succeeded, "exit status: 101")
+        };
+        assert_eq!(of("", true), [""; 0]);
+        assert_eq!(of("", false), ["the runner did not compile or died: exit status: 101"]);
+        assert_eq!(of("not ok 1 - a\n", false), ["a"]);
     }
 
     #[test]
