@@ -1,11 +1,13 @@
 //! Right answers for requests of a known truth, refusals for broken ones, totals of foreign ones.
 
+mod times;
+
 use super::*;
 use crate::ingest::testing::{NOW_MS, OUTSIDE, PERIOD_NS, pair, profile, request, tables, text};
 use crate::limits::{JSON_BYTES_MAX, LABEL_BYTES_MAX, REQUEST_FRAMES_MAX, REQUEST_SETS_BYTES_MAX};
 use crate::profile::{AttributeValue, ProfileDef, ProfileId, SeriesLabels};
 use crate::query::LEDGER_TYPE;
-use crate::store::{Retention, TypeRetention};
+use crate::store::Retention;
 use proptest::prelude::*;
 use proto::opentelemetry_proto::tonic::common::v1::{
     AnyValue, ArrayValue, KeyValue, any_value::Value,
@@ -45,24 +47,6 @@ fn refused(request: &ExportProfilesServiceRequest) -> (&'static str, String) {
     assert_eq!((batch.profiles.len(), copies), (0, [0; 3]), "something of it was copied");
     let reason = received.rejections.by_reason.keys().next().unwrap();
     (reason, received.rejections.message())
-}
-
-#[test]
-fn what_is_older_than_its_type_is_kept_is_refused() {
-    let request = request();
-    let stored = accepted(&request);
-    let age_ms = NOW_MS - stored.time_ms;
-    let of = |kind: &Arc<str>, kept_ms| {
-        let short = TypeRetention { kind: Arc::clone(kind), kept_ms };
-        let retention = Retention::new(400 * DAY_MS).with_type(short).unwrap();
-        let reception = Reception { retention, ..reception() };
-        let received = receive(&request.encode_to_vec(), &reception).unwrap();
-        received.rejections.by_reason.keys().copied().collect::<Vec<_>>()
-    };
-    let kind = &stored.sample_type.kind;
-    assert_eq!(of(kind, age_ms), [""; 0]);
-    assert_eq!(of(&Arc::from("other"), age_ms - 1), [""; 0]);
-    assert_eq!(of(kind, age_ms - 1), ["time"]);
 }
 
 #[test]
@@ -302,19 +286,6 @@ fn counts_beside_cpu_nanoseconds_are_not_cpu_a_second_time() {
     let kinds: Vec<_> =
         received.batch.profiles.iter().map(|profile| &*profile.sample_type.kind).collect();
     assert_eq!(kinds, ["samples", "cpu"]);
-}
-
-#[test]
-fn times_that_are_no_wall_clock_become_the_time_of_receipt() {
-    for time_ns in [0, 1, 86_400_000_000_000] {
-        let mut request = request();
-        let changed = profile(&mut request);
-        changed.time_unix_nano = time_ns;
-        changed.samples[0].timestamps_unix_nano = vec![time_ns; 3];
-        let profile = accepted(&request);
-        assert_eq!(profile.time_ms, NOW_MS - 5_000);
-        assert_eq!(profile.samples[0].time_ms, NOW_MS - 5_000);
-    }
 }
 
 #[test]
