@@ -113,27 +113,28 @@ impl Due {
         }
     }
 
-    /// A segment that is to be written anew without types that are too old, the oldest first, but for some; or one that
-    /// cannot be read, and why.
+    /// The next segment that is to be written anew without types that are too old, the oldest first; or one that cannot be
+    /// read, and why. None is looked at that was `looked_at`.
     pub(super) fn with_old_types(
         engine: &Engine,
-        passed_over: &HashSet<u64>,
-    ) -> Result<Option<Self>, (u64, StoreError)> {
+        looked_at: &mut HashSet<u64>,
+    ) -> Result<Option<Self>, StoreError> {
         for (project, segments) in &*engine.view().segments {
             let Some(known) = engine.project(project) else { continue };
             let since_ms = engine.types_kept_from_ms(&known);
             let newest_ms = since_ms.iter().copied().max().unwrap_or(i64::MIN);
-            let old = segments.iter().filter(|segment| {
-                segment.start_ms < newest_ms && !passed_over.contains(&segment.sequence)
-            });
+            let old = segments.iter().filter(|segment| segment.start_ms < newest_ms);
             let mut old: Vec<&Arc<Segment>> = old.collect();
             old.sort_by_key(|segment| (segment.start_ms, segment.sequence));
             for segment in old {
+                if !looked_at.insert(segment.sequence) {
+                    continue;
+                }
                 let is_old = |entry: &Entry| {
                     let since_ms = since_ms.get(entry.group().0 as usize);
                     since_ms.is_some_and(|since_ms| segment.times_of(entry).0 < *since_ms)
                 };
-                if segment.has_entry(is_old).map_err(|error| (segment.sequence, error))? {
+                if segment.has_entry(is_old)? {
                     let inputs = vec![Arc::clone(segment)];
                     let (start_ms, span) = (segment.start_ms, segment.span);
                     return Ok(Some(Self { project: project.clone(), start_ms, span, inputs }));

@@ -156,28 +156,24 @@ impl Merger {
 
     /// Writes segments anew without the types that are too old. One that fails stays as it is, hidden, until the next day.
     fn leave_old_types_behind(&self) {
-        let mut passed_over = HashSet::new();
+        let mut looked_at = HashSet::new();
         while self.engine.has_short_types() && !self.stop.load(Ordering::Relaxed) {
-            let (sequence, error) = match Due::with_old_types(&self.engine, &passed_over) {
-                Ok(None) => break,
+            let next = Due::with_old_types(&self.engine, &mut looked_at).and_then(|due| {
+                let Some(due) = due else { return Ok(None) };
+                self.replace(due.merge(&self.engine, &self.stop)?)?;
+                Ok(Some(due))
+            });
+            match next {
+                Ok(None) | Err(StoreError::Abandoned) => break,
                 Ok(Some(due)) => {
-                    let replaced = due.merge(&self.engine, &self.stop);
                     let from = jiff::Timestamp::from_millisecond(due.start_ms).unwrap_or_default();
-                    let sequence = due.inputs.first().map_or(0, |segment| segment.sequence);
-                    match replaced.and_then(|merged| self.replace(merged)) {
-                        Ok(_) => {
-                            tracing::info!(%from, span = ?due.span, "dropped types that are too old");
-                            continue;
-                        }
-                        Err(StoreError::Abandoned) => break,
-                        Err(error) => (sequence, error),
-                    }
+                    tracing::info!(%from, span = ?due.span, "dropped types that are too old");
                 }
-                Err(failed) => failed,
-            };
-            tracing::error!(%error, "a segment keeps types that are too old");
-            self.engine.counters.merges_failed.fetch_add(1, Ordering::Relaxed);
-            passed_over.insert(sequence);
+                Err(error) => {
+                    tracing::error!(%error, "a segment keeps types that are too old");
+                    self.engine.counters.merges_failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
     }
 
