@@ -4,7 +4,6 @@
 use crate::ingest::otlp::Reception;
 use crate::ingest::pprof::{self, Push};
 use crate::profile::{BatchError, ProjectName};
-use crate::query::TimeRange;
 use crate::store::Retention;
 use std::sync::Arc;
 
@@ -13,7 +12,6 @@ pub fn pprof(bytes: &[u8]) {
     let reception = Reception {
         project: ProjectName(Arc::from("default")),
         now_ms: 1_795_982_400_000,
-        accepted: TimeRange { from_ms: 0, to_ms: 1_795_982_400_000 },
         retention: Retention::default(),
     };
     let push = Push { profile_type: Some(Arc::from("cpu")), ..Push::default() };

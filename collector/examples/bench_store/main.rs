@@ -12,6 +12,8 @@ mod otlp;
 mod peer;
 mod questions;
 mod random;
+// The tests' own, which a crate for both would be too large a piece for.
+#[path = "../../../tests/src/raw.rs"]
 mod raw;
 mod sending;
 

@@ -7,7 +7,6 @@ use super::pprof::{self, Push, Severity};
 use crate::limits;
 use crate::metrics::{Metrics, Transport};
 use crate::profile::{BatchError, ProjectName, WriteBatch};
-use crate::query::TimeRange;
 use crate::store::Retention;
 use crate::store::{Ack, ProfileStore, StoreError};
 use bytes::{Bytes, BytesMut};
@@ -311,15 +310,8 @@ impl Receiver {
             _ => return Err(Refused::Busy("too many requests wait to be decoded".to_owned())),
         };
         let now_ms = now_ms();
-        let reception = Reception {
-            project: self.project.clone(),
-            now_ms,
-            accepted: TimeRange {
-                from_ms: self.retention.taken_from_ms("", now_ms).max(0),
-                to_ms: now_ms + limits::FUTURE_MS_MAX,
-            },
-            retention: self.retention.clone(),
-        };
+        let reception =
+            Reception { project: self.project.clone(), now_ms, retention: self.retention.clone() };
         let (tell, told) = oneshot::channel();
         let make = move || {
             let decoded = decode(&reception);

@@ -6,7 +6,7 @@ use super::fault::{Fault, cap};
 use super::resource::{self, Origin};
 use super::sizes::{Measure, Sizes, wire_set};
 use super::{AGENT_SCOPE, Account, Received, Reception, Rejections, account};
-use crate::ingest::times::{NS_PER_MS, YEAR_1971_NS, rfc3339};
+use crate::ingest::times::{NS_PER_MS, YEAR_1971_NS, outside};
 use crate::ingest::units::{self, Stored};
 use crate::limits::{
     LABEL_BYTES_MAX, OBSERVATIONS_MAX, PROFILE_DURATION_MS_MAX, SAMPLE_ATTRIBUTES_MAX,
@@ -105,11 +105,7 @@ fn check_timestamps(sample: &otlp::Sample, accepted: TimeRange) -> Result<(), Fa
 }
 
 fn check_time(field: &'static str, time_ms: i64, accepted: TimeRange) -> Result<(), Fault> {
-    let TimeRange { from_ms, to_ms } = accepted;
-    if (from_ms..to_ms).contains(&time_ms) {
-        return Ok(());
-    }
-    let [time, from, to] = [time_ms, from_ms, to_ms].map(rfc3339);
+    let Some([time, from, to]) = outside(time_ms, accepted) else { return Ok(()) };
     Err(Fault::Time { field, time, from, to })
 }
 

@@ -18,7 +18,7 @@ mod tests;
 pub use account::sums;
 pub use fault::Fault;
 
-use crate::limits::REASONS_SHOWN_MAX;
+use crate::limits::{FUTURE_MS_MAX, REASONS_SHOWN_MAX};
 use crate::profile::{ProjectName, WriteBatch};
 use crate::query::TimeRange;
 use crate::store::Retention;
@@ -39,18 +39,15 @@ pub struct Reception {
     pub project: ProjectName,
     /// The receiver's clock, Unix milliseconds.
     pub now_ms: i64,
-    /// Times outside are refused.
-    pub accepted: TimeRange,
-    /// What is older than its type is kept is refused, too.
+    /// What is older is refused.
     pub retention: Retention,
 }
 
 impl Reception {
-    /// The times that are accepted of a type.
+    /// The times that are accepted of a type: what is taken is kept for a while, and clocks differ a little.
     pub(in crate::ingest) fn accepted_of(&self, kind: &str) -> TimeRange {
-        let TimeRange { from_ms, to_ms } = self.accepted;
-        let from_ms = from_ms.max(self.retention.taken_from_ms(kind, self.now_ms));
-        TimeRange { from_ms, to_ms }
+        let from_ms = self.retention.taken_from_ms(kind, self.now_ms).max(0);
+        TimeRange { from_ms, to_ms: self.now_ms + FUTURE_MS_MAX }
     }
 }
 

@@ -20,8 +20,7 @@ fn reception() -> Reception {
     Reception {
         project: ProjectName(Arc::from("default")),
         now_ms: NOW_MS,
-        accepted: TimeRange { from_ms: NOW_MS - 400 * DAY_MS, to_ms: NOW_MS + 600_000 },
-        retention: Retention::default(),
+        retention: Retention::new(400 * DAY_MS),
     }
 }
 
@@ -543,7 +542,7 @@ fn check_corpus_file(corpus: &std::path::Path, truth: &serde_json::Value) {
     let name = truth["file"].as_str().unwrap();
     let bytes = std::fs::read(corpus.join(name)).unwrap();
     let mut reception = reception();
-    reception.accepted.from_ms = 0;
+    reception.retention = Retention::default();
     let received = receive(&bytes, &reception).unwrap();
     assert_eq!(received.rejections, Rejections::default(), "{name}");
     assert_eq!(received.batch.check(), Ok(()), "{name}");

@@ -20,7 +20,7 @@ pub use fault::{Fault, Severity};
 
 use crate::ingest::fitting::fitting;
 use crate::ingest::otlp::Reception;
-use crate::ingest::times::{NS_PER_MS, YEAR_1971_NS, rfc3339};
+use crate::ingest::times::{NS_PER_MS, YEAR_1971_NS, outside};
 use crate::ingest::units;
 use crate::limits::{LABEL_BYTES_MAX, PROFILE_DURATION_MS_MAX};
 use crate::profile::identity::module_name;
@@ -256,11 +256,7 @@ fn times(
 }
 
 fn check_time(field: &'static str, time_ms: i64, accepted: TimeRange) -> Result<(), Fault> {
-    let TimeRange { from_ms, to_ms } = accepted;
-    if (from_ms..to_ms).contains(&time_ms) {
-        return Ok(());
-    }
-    let [time, from, to] = [time_ms, from_ms, to_ms].map(rfc3339);
+    let Some([time, from, to]) = outside(time_ms, accepted) else { return Ok(()) };
     Err(Fault::Time { field, time, from, to })
 }
 

@@ -3,7 +3,6 @@
 use super::*;
 use crate::limits::{DECODED_BYTES_MAX, STACK_FRAMES_MAX};
 use crate::profile::ProjectName;
-use crate::query::TimeRange;
 use crate::store::{Retention, TypeRetention};
 use prost::Message as _;
 use proto::FrameKind;
@@ -14,9 +13,8 @@ const NOW_MS: i64 = 1_795_982_400_000;
 const TIME_MS: i64 = NOW_MS - 60_000;
 
 fn reception() -> Reception {
-    let accepted = TimeRange { from_ms: NOW_MS - 86_400_000, to_ms: NOW_MS + 600_000 };
-    let (project, retention) = (ProjectName(Arc::from("default")), Retention::default());
-    Reception { project, now_ms: NOW_MS, accepted, retention }
+    let (project, retention) = (ProjectName(Arc::from("default")), Retention::new(86_400_000));
+    Reception { project, now_ms: NOW_MS, retention }
 }
 
 fn read(profile: &wire_model::Profile) -> Result<Received, Fault> {

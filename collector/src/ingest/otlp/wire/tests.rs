@@ -4,7 +4,6 @@ use super::super::{Reception, receive};
 use super::*;
 use crate::ingest::testing::{NOW_MS, profile, request};
 use crate::profile::ProjectName;
-use crate::query::TimeRange;
 use crate::store::Retention;
 use prost::Message as _;
 use std::sync::Arc;
@@ -130,7 +129,6 @@ fn values_of(bytes: &[u8]) -> Result<Vec<Vec<i64>>, String> {
     let reception = Reception {
         project: ProjectName(Arc::from("default")),
         now_ms: NOW_MS,
-        accepted: TimeRange { from_ms: 0, to_ms: NOW_MS + 1 },
         retention: Retention::default(),
     };
     let received = receive(bytes, &reception).map_err(|error| error.to_string())?;
